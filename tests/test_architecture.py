@@ -97,6 +97,13 @@ def test_import_is_light():
     assert LAZY & set(run.stdout.split()) == set()
 
 
+@pytest.mark.parametrize(
+    "module", [path for path in MODULES if not path.startswith("sparsegrad/backends/cuda")]
+)
+def test_module_imports(module):
+    importlib.import_module(module.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_only_the_top_layers_import_the_public_api(module):
     """A lower layer that imports `sparsegrad` itself would reach every layer through it."""

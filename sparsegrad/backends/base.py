@@ -1,0 +1,180 @@
+"""The contract of a backend, and its complete reference in pure array code.
+
+Every method is written in the subset of NumPy's API that CuPy shares, so this class is at once
+the specification, the oracle of the fast backends, and their fallback. A `pattern` argument is
+any object with `shape`, `nnz`, `row`, `col` (index arrays in entry order), `rows()` (entries
+grouped by row: indptr, column indices, and the positions of those entries or None) and
+`cached(key, build)`.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.dtypes import accumulator
+from sparsegrad.errors import PatternError
+
+__all__ = ["Backend"]
+
+Array = Any  # numpy.ndarray, or cupy.ndarray with the same API
+
+# Elements a temporary of the chunked products may hold: a few MiB, whatever nnz and k are.
+_CHUNK = 1 << 20
+
+
+class Backend:
+    """Array methods that NumPy's API lacks; pure-`xp` reference.
+
+    Sizes: a pattern is (m, n) with nnz entries, H stands for any number of head dimensions,
+    D for trailing dense ones.
+    """
+
+    name = "reference"
+    xp: ModuleType = np
+
+    # ---- creation and transfer -----------------------------------------------------------------
+    def asarray(self, x: Any, dtype: Any = None) -> Array:
+        """`x` as an array of this device; copies only if it must."""
+        return self.xp.asarray(x, dtype=dtype)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        """The array in host memory."""
+        return np.asarray(array)
+
+    # ---- dense sums that need a wider accumulator ----------------------------------------------
+    def sum(self, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+        """Sum over `axis`; float16 is summed in float32."""
+        out = self.xp.sum(x, axis=axis, keepdims=keepdims, dtype=accumulator(x.dtype))
+        return out.astype(x.dtype, copy=False)
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """Matrix product with NumPy's broadcasting; float16 accumulates in float32."""
+        wide = accumulator(a.dtype)
+        if wide == a.dtype:
+            return self.xp.matmul(a, b)
+        return self.xp.matmul(a.astype(wide), b.astype(wide)).astype(a.dtype)
+
+    # ---- index work ----------------------------------------------------------------------------
+    def expand(self, indptr: Array, nnz: int) -> Array:
+        """Offsets (n + 1,) to sorted ids (nnz,): the row of every entry."""
+        entries = self.xp.arange(nnz, dtype=indptr.dtype)
+        return (self.xp.searchsorted(indptr, entries, side="right") - 1).astype(indptr.dtype)
+
+    def compress(self, ids: Array, n: int) -> Array:
+        """Sorted ids (nnz,) in [0, n) to offsets (n + 1,), in the dtype of `ids`."""
+        edges = self.xp.arange(n + 1, dtype=ids.dtype)
+        return self.xp.searchsorted(ids, edges).astype(ids.dtype)
+
+    def sort_coo(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Array | None:
+        """The stable permutation (nnz,) to lexicographic order; None if sorted already."""
+        if self.order_facts(coords)[0]:
+            return None
+        return self.xp.lexsort(self.xp.stack(coords[::-1]))
+
+    def group(self, ids: Array, n: int) -> tuple[Array, Array]:
+        """Stable grouping of unsorted ids in [0, n): permutation (nnz,) and offsets (n + 1,)."""
+        perm = self.xp.argsort(ids, kind="stable").astype(ids.dtype)
+        return perm, self.compress(ids[perm], n)
+
+    def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
+        """(lexicographically sorted, and free of duplicates) of coordinate lists."""
+        if coords[0].size < 2:
+            return True, True
+        after = self.xp.zeros(coords[0].size - 1, dtype=bool)
+        equal = self.xp.ones(coords[0].size - 1, dtype=bool)
+        for c in coords:
+            after |= equal & (c[1:] > c[:-1])
+            equal &= c[1:] == c[:-1]
+        return bool((after | equal).all()), bool(after.all())
+
+    def check_indices(self, name: str, index: Array, bound: int) -> None:
+        """Raise PatternError unless every index lies in [0, bound)."""
+        if index.size == 0:
+            return
+        low, high = int(index.min()), int(index.max())
+        if low < 0 or high >= bound:
+            found = low if low < 0 else high
+            at = int(self.xp.argmax(index == found))
+            raise PatternError(f"{name}: index {found} at position {at} is outside [0, {bound})")
+
+    # ---- sums by index -------------------------------------------------------------------------
+    def scatter_add(self, out: Array, index: Array, values: Array) -> None:
+        """out[index[e]] += values[e] in place; ids in any order, duplicates add up.
+
+        `out` is (n, *D), values (nnz, *D). float16 is accumulated in float32.
+        """
+        if out.dtype == bool:
+            hits = self.xp.zeros(out.shape, dtype=np.int32)
+            self.xp.add.at(hits, index, values.astype(np.int32))
+            out |= hits > 0
+            return
+        wide = accumulator(out.dtype)
+        if out.dtype.kind == "c":
+            self.scatter_add(out.real, index, values.real)
+            self.scatter_add(out.imag, index, values.imag)
+        elif wide != out.dtype:
+            total = out.astype(wide)
+            self.xp.add.at(total, index, values.astype(wide))
+            out[...] = total
+        else:
+            self.xp.add.at(out, index, values)
+
+    def segment_sum(self, values: Array, indptr: Array) -> Array:
+        """Sums of consecutive runs: values (nnz, *D), offsets (s + 1,) -> (s, *D)."""
+        out = self.xp.zeros((indptr.size - 1, *values.shape[1:]), dtype=values.dtype)
+        self.scatter_add(out, self.expand(indptr, len(values)), values)
+        return out
+
+    def segment_max(self, values: Array, indptr: Array) -> Array:
+        """Maxima of consecutive runs (s, *D); the lowest value of the dtype for an empty run."""
+        lowest = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
+        out = self.xp.full((indptr.size - 1, *values.shape[1:]), lowest, dtype=values.dtype)
+        with np.errstate(invalid="ignore"):  # nan wins, silently
+            self.xp.maximum.at(out, self.expand(indptr, len(values)), values)
+        return out
+
+    def segment_softmax(self, values: Array, indptr: Array) -> Array:
+        """Softmax within consecutive runs, shifted by each run's maximum: (nnz, *D)."""
+        ids = self.expand(indptr, len(values))
+        wide = values.astype(accumulator(values.dtype), copy=False)
+        top = self.segment_max(wide, indptr)
+        top[~self.xp.isfinite(top)] = 0  # a run of -inf alone is 0/0 = nan, as in dense softmax
+        with np.errstate(over="ignore", invalid="ignore"):
+            weight = self.xp.exp(wide - top[ids])
+            out = weight / self.segment_sum(weight, indptr)[ids]
+        return out.astype(values.dtype, copy=False)
+
+    def segment_softmax_grad(self, g: Array, out: Array, indptr: Array) -> Array:
+        """out * (g - sum over the run of g * out): gradient of `segment_softmax`, (nnz, *D)."""
+        ids = self.expand(indptr, len(out))
+        wide = accumulator(out.dtype)
+        out_wide, g_wide = out.astype(wide, copy=False), g.astype(wide, copy=False)
+        dot = self.segment_sum(g_wide * out_wide, indptr)
+        return (out_wide * (g_wide - dot[ids])).astype(out.dtype, copy=False)
+
+    # ---- sparse products -----------------------------------------------------------------------
+    def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
+        """Sparse @ dense: values (nnz, *H), x (n, *H, k) -> (m, *H, k); absent rows are 0."""
+        shape = (pattern.shape[0], *x.shape[1:])
+        out = self.xp.zeros(shape, dtype=accumulator(x.dtype))
+        row, col = pattern.row, pattern.col
+        for part in _chunks(pattern.nnz, x.size // max(1, len(x))):
+            scaled = values[part, ..., None].astype(out.dtype, copy=False) * x[col[part]]
+            self.scatter_add(out, row[part], scaled)
+        return out.astype(x.dtype, copy=False)
+
+    def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
+        """Entries of x @ y.T on the pattern: x (m, *H, k), y (n, *H, k) -> (nnz, *H)."""
+        out = self.xp.empty((pattern.nnz, *x.shape[1:-1]), dtype=x.dtype)
+        row, col, wide = pattern.row, pattern.col, accumulator(x.dtype)
+        for part in _chunks(pattern.nnz, x.size // max(1, len(x))):
+            out[part] = (x[row[part]] * y[col[part]].astype(wide, copy=False)).sum(axis=-1)
+        return out
+
+
+def _chunks(n: int, width: int) -> list[slice]:
+    step = max(1, _CHUNK // max(1, width))
+    return [slice(i, min(i + step, n)) for i in range(0, n, step)]

@@ -1,0 +1,470 @@
+"""Numba kernels: sparse products and sums over segments. Imported at the first call that needs one.
+
+Every kernel that is launched draws chunks from `ticket`. A chunk is a fixed share of the entries,
+so results do not depend on the number of threads. Indices are unsigned 64-bit inside (no branch
+for negative ones, no overflow of offsets). Two-dimensional arrays are (entries or rows, width).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import float32, float64, int64, njit, types, uint64
+from numba.extending import intrinsic, overload
+
+from sparsegrad.backends.cpu_jit_launch import Kernel
+
+# Sums may be reordered (vector accumulators) and fused; NaN and infinity keep their meaning.
+_FAST = {"contract", "reassoc", "nsz"}
+_AHEAD = 8  # entries between fetching a row of x and using it
+_LINE = 64  # bytes
+_BLOCK = 2048  # elements of a softmax block: stays in the L1 cache
+
+
+def kernel(params: str, letters: str = "FI", flags: set[str] = _FAST):
+    """Decorator: a `Kernel` of the function below it."""
+    return lambda function: Kernel(function, params, letters, flags)
+
+
+@intrinsic
+def draw(typingctx, ticket):
+    """The next task number, atomically."""
+
+    def codegen(context, builder, signature, args):
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        one = context.get_constant(types.int64, 1)
+        return builder.atomic_rmw("add", array.data, one, "monotonic")
+
+    return types.int64(ticket), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, index):
+    """Start loading the cache line that holds the element at a flat offset."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.gep(data, [args[1]])
+        i32 = ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
+        name = f"llvm.prefetch.p0{'' if address.type.is_opaque else address.type.pointee}"
+        function = builder.module.declare_intrinsic(name, fnty=function_type)
+        builder.call(function, [address, i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64), codegen
+
+
+# ---- chunks ------------------------------------------------------------------------------------
+@kernel("<I1 n b >n2", "I")
+def cut_rows(indptr, n, split, cuts):
+    """Cut rows and their entries into n chunks of equal size.
+
+    cuts (n + 1, 2): the first row that starts in a chunk, and its first entry. An entry before
+    the start of that row belongs to a row so long that it was cut; only where `split`.
+    """
+    m = indptr.size - 1
+    total = int64(indptr[m]) + m
+    longest = max(int64(1), total // n)
+    for c in range(n + 1):
+        target = c * total // n
+        low, high = int64(0), int64(m)  # the last row with indptr[row] + row <= target
+        while low < high:
+            middle = (low + high + 1) // 2
+            if int64(indptr[middle]) + middle <= target:
+                low = middle
+            else:
+                high = middle - 1
+        cuts[c, 0], cuts[c, 1] = low, indptr[low]
+        long = split and low < m and indptr[low + 1] - indptr[low] > longest
+        if long and target - low > indptr[low]:
+            cuts[c, 0], cuts[c, 1] = low + 1, target - low
+
+
+# ---- sparse products ---------------------------------------------------------------------------
+@njit(fastmath=_FAST, error_model="numpy")
+def _spmm_row(begin, end, indices, positions, values, step, x, c):
+    """c = the sum of values[e] * x[indices[e]], four entries a pass over c."""
+    heads = values.shape[1]
+    k = x.shape[1] // heads
+    width = uint64(x.shape[1])
+    line = uint64(_LINE // x.itemsize)
+    flat = x.ravel()
+    permuted = positions.size > 0
+    c[:] = 0
+    e = begin
+    while e + 4 <= end:
+        i0, i1, i2, i3 = indices[e], indices[e + 1], indices[e + 2], indices[e + 3]
+        b0, b1, b2, b3 = x[uint64(i0)], x[uint64(i1)], x[uint64(i2)], x[uint64(i3)]
+        if e + _AHEAD + 4 <= indices.size:
+            for ahead in range(_AHEAD, _AHEAD + 4):
+                start = uint64(indices[e + ahead]) * width
+                for j in range(uint64(0), width, line):
+                    prefetch(flat, start + j)
+        if permuted:
+            p0, p1 = uint64(positions[e]) * step, uint64(positions[e + 1]) * step
+            p2, p3 = uint64(positions[e + 2]) * step, uint64(positions[e + 3]) * step
+        else:
+            p0, p1 = uint64(e) * step, uint64(e + 1) * step
+            p2, p3 = uint64(e + 2) * step, uint64(e + 3) * step
+        for h in range(heads):
+            a0, a1, a2, a3 = values[p0, h], values[p1, h], values[p2, h], values[p3, h]
+            for j in range(h * k, (h + 1) * k):
+                c[j] += a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j]
+        e += 4
+    while e < end:
+        p = uint64(positions[e]) * step if permuted else uint64(e) * step
+        b = x[uint64(indices[e])]
+        for h in range(heads):
+            a = values[p, h]
+            for j in range(h * k, (h + 1) * k):
+                c[j] += a * b[j]
+        e += 1
+
+
+@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F2 >F2 >F2")
+def spmm(ticket, cuts, indptr, indices, positions, values, step, x, carry, out):
+    """out (m, H * k) = A @ x; values (nnz, H), or (1, H) with step 0; positions may be empty."""
+    step = uint64(step)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        last = cuts[t + 1, 1]
+        lead = min(int64(indptr[cuts[t, 0]]), last)
+        if cuts[t, 1] < lead:
+            first = cuts[t, 1]
+            _spmm_row(first, lead, indices, positions, values, step, x, carry[t])
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            end = min(int64(indptr[i + 1]), last)
+            _spmm_row(int64(indptr[i]), end, indices, positions, values, step, x, out[i])
+
+
+@njit(fastmath=_FAST, error_model="numpy")
+def _spmv_row(begin, end, indices, positions, values, step, x):
+    """The sum of values[e] * x[indices[e]] for a vector x."""
+    total = x.dtype.type(0)
+    if positions.size > 0:
+        for e in range(begin, end):
+            total += values[uint64(positions[e]) * step, 0] * x[uint64(indices[e]), 0]
+    else:
+        for e in range(begin, end):
+            total += values[uint64(e) * step, 0] * x[uint64(indices[e]), 0]
+    return total
+
+
+@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F2 >F2 >F2")
+def spmv(ticket, cuts, indptr, indices, positions, values, step, x, carry, out):
+    """`spmm` for one head and k = 1: sums along the entries instead of across the columns."""
+    step = uint64(step)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        last = cuts[t + 1, 1]
+        lead = min(int64(indptr[cuts[t, 0]]), last)
+        if cuts[t, 1] < lead:
+            first = cuts[t, 1]
+            carry[t, 0] = _spmv_row(first, lead, indices, positions, values, step, x)
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            end = min(int64(indptr[i + 1]), last)
+            begin = int64(indptr[i])
+            out[i, 0] = _spmv_row(begin, end, indices, positions, values, step, x)
+
+
+@njit(fastmath=_FAST, error_model="numpy")
+def _sddmm_row(begin, end, indices, positions, a, y, out):
+    """out[e] = the product of row a with y[indices[e]], head by head, four entries a pass."""
+    heads = out.shape[1]
+    k = a.size // heads
+    width = uint64(a.size)
+    line = uint64(_LINE // y.itemsize)
+    flat = y.ravel()
+    permuted = positions.size > 0
+    zero = y.dtype.type(0)
+    e = begin
+    while e + 4 <= end:
+        i0, i1, i2, i3 = indices[e], indices[e + 1], indices[e + 2], indices[e + 3]
+        b0, b1, b2, b3 = y[uint64(i0)], y[uint64(i1)], y[uint64(i2)], y[uint64(i3)]
+        if e + _AHEAD + 4 <= indices.size:
+            for ahead in range(_AHEAD, _AHEAD + 4):
+                start = uint64(indices[e + ahead]) * width
+                for j in range(uint64(0), width, line):
+                    prefetch(flat, start + j)
+        if permuted:
+            p0, p1 = uint64(positions[e]), uint64(positions[e + 1])
+            p2, p3 = uint64(positions[e + 2]), uint64(positions[e + 3])
+        else:
+            p0, p1, p2, p3 = uint64(e), uint64(e + 1), uint64(e + 2), uint64(e + 3)
+        for h in range(heads):
+            s0, s1, s2, s3 = zero, zero, zero, zero
+            for j in range(h * k, (h + 1) * k):
+                s0 += a[j] * b0[j]
+                s1 += a[j] * b1[j]
+                s2 += a[j] * b2[j]
+                s3 += a[j] * b3[j]
+            out[p0, h], out[p1, h], out[p2, h], out[p3, h] = s0, s1, s2, s3
+        e += 4
+    while e < end:
+        p = uint64(positions[e]) if permuted else uint64(e)
+        b = y[uint64(indices[e])]
+        for h in range(heads):
+            s = zero
+            for j in range(h * k, (h + 1) * k):
+                s += a[j] * b[j]
+            out[p, h] = s
+        e += 1
+
+
+@kernel(">n1 <n2 <I1 <I1 <I1 <F2 <F2 >F2")
+def sddmm(ticket, cuts, indptr, indices, positions, x, y, out):
+    """out (nnz, H) = the entries of x @ y.T on the pattern; x (m, H * k), y (n, H * k)."""
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        last = cuts[t + 1, 1]
+        lead = min(int64(indptr[cuts[t, 0]]), last)
+        if cuts[t, 1] < lead:
+            first = cuts[t, 1]
+            _sddmm_row(first, lead, indices, positions, x[cuts[t, 0] - 1], y, out)
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            end = min(int64(indptr[i + 1]), last)
+            _sddmm_row(int64(indptr[i]), end, indices, positions, x[i], y, out)
+
+
+# ---- sums by index -----------------------------------------------------------------------------
+@njit(fastmath=_FAST, error_model="numpy")
+def _sum_rows(begin, end, values, c):
+    """c = the sum of values[begin:end]."""
+    if c.size == 1:
+        total = values.dtype.type(0)
+        for e in range(begin, end):
+            total += values[e, 0]
+        c[0] = total
+        return
+    c[:] = 0
+    e = begin
+    while e + 4 <= end:
+        b0, b1, b2, b3 = values[e], values[e + 1], values[e + 2], values[e + 3]
+        for j in range(c.size):
+            c[j] += b0[j] + b1[j] + b2[j] + b3[j]
+        e += 4
+    while e < end:
+        b = values[e]
+        for j in range(c.size):
+            c[j] += b[j]
+        e += 1
+
+
+@kernel(">n1 <n2 <I1 <F2 >F2 >F2")
+def segment_sum(ticket, cuts, indptr, values, carry, out):
+    """out (s, D) = the sums of the runs of values (nnz, D)."""
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        last = cuts[t + 1, 1]
+        lead = min(int64(indptr[cuts[t, 0]]), last)
+        if cuts[t, 1] < lead:
+            _sum_rows(cuts[t, 1], lead, values, carry[t])
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            _sum_rows(int64(indptr[i]), min(int64(indptr[i + 1]), last), values, out[i])
+
+
+@njit
+def _max_rows(begin, end, values, c):
+    """c = the maximum of values[begin:end], -inf if there are none; NaN if one is."""
+    c[:] = -np.inf
+    for e in range(begin, end):
+        b = values[e]
+        for j in range(c.size):
+            if b[j] > c[j] or b[j] != b[j]:
+                c[j] = b[j]
+
+
+@kernel(">n1 <n2 <I1 <F2 >F2")
+def segment_max(ticket, cuts, indptr, values, out):
+    """out (s, D) = the maxima of the runs of values (nnz, D)."""
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            _max_rows(int64(indptr[i]), int64(indptr[i + 1]), values, out[i])
+
+
+@intrinsic
+def _bits(typingctx, value):
+    """A float's bits as a signed integer of its size, and back."""
+    pairs = {float32: types.int32, float64: types.int64}
+    pairs |= {integer: real for real, integer in list(pairs.items())}
+    if value not in pairs:
+        return None
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(args[0], context.get_value_type(signature.return_type))
+
+    return pairs[value](value), codegen
+
+
+# exp(x) = 2**n * exp(r) with n = round(x / ln 2): coefficients of Cephes, branch-free so that a
+# loop of it becomes vector code (without Intel's library Numba calls exp one number at a time).
+# `contract` alone: reordering would undo the two-step reduction.
+@njit(fastmath={"contract"}, error_model="numpy")
+def _exp32(x):
+    x = float32(89.0) if x > float32(89.0) else x  # inf; NaN stays
+    x = float32(-104.0) if x < float32(-104.0) else x  # 0
+    magic = float32(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer in the low bits
+    shifted = x * float32(1.44269504088896341) + magic
+    n = _bits(shifted) - np.int32(0x4B400000)
+    whole = shifted - magic
+    r = x - whole * float32(0.693359375)
+    r = r - whole * float32(-2.12194440e-4)
+    p = float32(1.9875691500e-4)
+    p = p * r + float32(1.3981999507e-3)
+    p = p * r + float32(8.3334519073e-3)
+    p = p * r + float32(4.1665795894e-2)
+    p = p * r + float32(1.6666665459e-1)
+    p = p * r + float32(5.0000001201e-1)
+    y = p * r * r + r + float32(1.0)
+    half = n >> 1  # in two steps: 2**n alone may be out of range where the result is not
+    y *= _bits(np.int32((half + 127) << 23))
+    return y * _bits(np.int32((n - half + 127) << 23))
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def _exp64(x):
+    x = 710.0 if x > 710.0 else x  # inf; NaN stays
+    x = -746.0 if x < -746.0 else x  # 0
+    magic = 6755399441055744.0  # 1.5 * 2**52
+    shifted = x * 1.4426950408889634 + magic
+    n = _bits(shifted) - 0x4338000000000000
+    whole = shifted - magic
+    r = x - whole * 6.93145751953125e-1
+    r = r - whole * 1.42860682030941723212e-6
+    rr = r * r
+    p = 1.26177193074810590878e-4 * rr + 3.02994407707441961300e-2
+    p = (p * rr + 9.99999999999999999910e-1) * r
+    q = 3.00198505138664455042e-6 * rr + 2.52448340349684104192e-3
+    q = (q * rr + 2.27265548208155028766e-1) * rr + 2.00000000000000000005e0
+    y = 1.0 + 2.0 * p / (q - p)
+    half = n >> 1
+    y *= _bits((half + 1023) << 52)
+    return y * _bits((n - half + 1023) << 52)
+
+
+def _exp(x):
+    raise NotImplementedError("compiled only")
+
+
+@overload(_exp, jit_options={"fastmath": {"contract"}, "error_model": "numpy"})
+def _exp_of(x):
+    return (lambda x: _exp32(x)) if x == float32 else (lambda x: _exp64(x))
+
+
+@kernel(">n1 <n2 <I1 <F2 >F2")
+def segment_softmax(ticket, cuts, indptr, values, out):
+    """out (nnz, D) = softmax within the runs of values.
+
+    Blocks of whole runs that fit the cache: subtract the maxima, one long loop of exp over the
+    block, divide by the sums.
+    """
+    width = values.shape[1]
+    some = np.empty(width, dtype=values.dtype)
+    exps = out.ravel()
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        first, last = cuts[t, 0], cuts[t + 1, 0]
+        while first < last:
+            stop = first
+            begin = int64(indptr[first])
+            while stop < last and (int64(indptr[stop]) - begin) * width < _BLOCK:
+                stop += 1
+            for i in range(first, stop):
+                _shift_rows(int64(indptr[i]), int64(indptr[i + 1]), values, some, out)
+            for j in range(begin * width, int64(indptr[stop]) * width):
+                exps[j] = _exp(exps[j])
+            for i in range(first, stop):
+                _scale_rows(int64(indptr[i]), int64(indptr[i + 1]), some, out)
+            first = stop
+
+
+@njit(error_model="numpy")
+def _shift_rows(begin, end, values, top, out):
+    """out = values - their maximum over [begin, end), where that is finite."""
+    if top.size == 1:
+        high = values.dtype.type(-np.inf)
+        for e in range(begin, end):
+            high = max(high, values[e, 0])
+        if not np.isfinite(high):
+            high = values.dtype.type(0)
+        for e in range(begin, end):
+            out[e, 0] = values[e, 0] - high
+        return
+    _max_rows(begin, end, values, top)
+    for j in range(top.size):
+        if not np.isfinite(top[j]):  # a run of -inf alone is 0/0 = nan, as in dense softmax
+            top[j] = 0
+    for e in range(begin, end):
+        for j in range(top.size):
+            out[e, j] = values[e, j] - top[j]
+
+
+@njit(fastmath=_FAST, error_model="numpy")
+def _scale_rows(begin, end, total, out):
+    """out /= its sum over [begin, end)."""
+    _sum_rows(begin, end, out, total)
+    for j in range(total.size):
+        total[j] = 1 / total[j]
+    for e in range(begin, end):
+        for j in range(total.size):
+            out[e, j] *= total[j]
+
+
+@kernel(">n1 <n2 <I1 <F2 <F2 >F2")
+def segment_softmax_grad(ticket, cuts, indptr, g, y, out):
+    """out = y * (g - sum over the run of g * y), all (nnz, D)."""
+    width = y.shape[1]
+    dot = np.empty(width, dtype=y.dtype)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            begin, end = int64(indptr[i]), int64(indptr[i + 1])
+            if width == 1:
+                total = y.dtype.type(0)
+                for e in range(begin, end):
+                    total += g[e, 0] * y[e, 0]
+                for e in range(begin, end):
+                    out[e, 0] = y[e, 0] * (g[e, 0] - total)
+                continue
+            dot[:] = 0
+            for e in range(begin, end):
+                for j in range(width):
+                    dot[j] += g[e, j] * y[e, j]
+            for e in range(begin, end):
+                for j in range(width):
+                    out[e, j] = y[e, j] * (g[e, j] - dot[j])
+
+
+@kernel(">n1 n n <I1 <F2 >F2")
+def scatter_add(ticket, parts, shift, index, values, out):
+    """out[index[e]] += values[e], each output row in the order of the entries.
+
+    A task owns the output rows whose number, shifted, is its own modulo `parts` (a power of two):
+    it reads every index and adds only the rows that it owns.
+    """
+    while True:
+        t = draw(ticket)
+        if t >= parts:
+            return
+        for e in range(index.size):
+            i = uint64(index[e])
+            if (i >> uint64(shift)) & uint64(parts - 1) == uint64(t):
+                b, c = values[e], out[i]
+                for j in range(c.size):
+                    c[j] += b[j]

@@ -1,0 +1,133 @@
+"""Numba kernels: index work. Linear-time sorting, and checks in one pass that stop early."""
+
+from __future__ import annotations
+
+from numba import int64, uint64
+
+from sparsegrad.backends.cpu_jit_kernels import draw, kernel
+
+
+@kernel("<I1 <I1", "I")
+def order_facts(major, minor):
+    """Bit 0: (major, minor) is sorted; bit 1: and no pair occurs twice."""
+    facts = 3
+    for e in range(1, major.size):
+        if major[e] > major[e - 1]:
+            continue
+        if major[e] < major[e - 1] or minor[e] < minor[e - 1]:
+            return 0
+        if minor[e] == minor[e - 1]:
+            facts = 1
+    return facts
+
+
+@kernel("<I1", "I")
+def extremes(index):
+    """The smallest and the largest element."""
+    low = high = index[0]
+    for e in range(index.size):
+        low, high = min(low, index[e]), max(high, index[e])
+    return int64(low), int64(high)
+
+
+@kernel(">n1 n <I1 >I1", "I")
+def expand(ticket, tasks, indptr, out):
+    """out (nnz,) = the run of every entry; a task takes an equal share of runs and entries."""
+    m, n = int64(indptr.size - 1), int64(out.size)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        begin, end = t * n // tasks, (t + 1) * n // tasks
+        low, high = int64(0), m - 1  # the last run that starts at or before `begin`
+        while low < high:
+            middle = (low + high + 1) // 2
+            if int64(indptr[middle]) <= begin:
+                low = middle
+            else:
+                high = middle - 1
+        e = begin
+        while e < end:
+            stop = min(end, int64(indptr[low + 1]))
+            while e < stop:
+                out[e] = low
+                e += 1
+            low += 1
+
+
+@kernel(">n1 n <I1 >I1", "I")
+def compress(ticket, tasks, ids, indptr):
+    """indptr (n + 1,) = the offsets of sorted ids; each step from one id to the next fills."""
+    n = int64(ids.size)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        for e in range(t * n // tasks, (t + 1) * n // tasks):
+            before = int64(ids[e - 1]) if e > 0 else int64(-1)
+            for i in range(before + 1, int64(ids[e]) + 1):
+                indptr[i] = e
+        if t == tasks - 1:
+            for i in range(int64(ids[n - 1]) + 1 if n > 0 else int64(0), indptr.size):
+                indptr[i] = n
+
+
+@kernel(">n1 n <K1 <I1 n >n1", "KI")
+def linear_key(ticket, tasks, major, minor, width, key):
+    """key = major * width + minor."""
+    n = int64(major.size)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        for e in range(t * n // tasks, (t + 1) * n // tasks):
+            key[e] = int64(major[e]) * width + int64(minor[e])
+
+
+# ---- stable counting sort: count digits by block, sum up, move ----------------------------------
+@kernel(">n1 <K1 n n >n2", "K")
+def count_digits(ticket, keys, shift, mask, counts):
+    """counts (blocks, digits): how often each digit occurs in each block of keys."""
+    blocks, n = counts.shape[0], int64(keys.size)
+    while True:
+        t = draw(ticket)
+        if t >= blocks:
+            return
+        mine = counts[t]
+        mine[:] = 0
+        for e in range(t * n // blocks, (t + 1) * n // blocks):
+            mine[uint64((int64(keys[e]) >> shift) & mask)] += 1
+
+
+@kernel(">n2", "")
+def sum_counts(counts):
+    """Counts to the position where each block puts the first key of each digit."""
+    total = int64(0)
+    for digit in range(counts.shape[1]):
+        for block in range(counts.shape[0]):
+            count = counts[block, digit]
+            counts[block, digit] = total
+            total += count
+
+
+@kernel(">n1 <K1 <I1 n n >n2 >K1 >I1", "KI")
+def move_digits(ticket, keys, perm, shift, mask, starts, out_keys, out_perm):
+    """Keys and their original positions, stably by digit.
+
+    An empty `perm` stands for 0, 1, ...; an empty `out_keys` is not written.
+    """
+    blocks, n = starts.shape[0], int64(keys.size)
+    first_pass, last_pass = perm.size == 0, out_keys.size == 0
+    while True:
+        t = draw(ticket)
+        if t >= blocks:
+            return
+        mine = starts[t]
+        for e in range(t * n // blocks, (t + 1) * n // blocks):
+            key = keys[e]
+            digit = uint64((int64(key) >> shift) & mask)
+            to = uint64(mine[digit])
+            mine[digit] += 1
+            out_perm[to] = e if first_pass else perm[e]
+            if not last_pass:
+                out_keys[to] = key

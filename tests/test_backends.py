@@ -1,0 +1,588 @@
+"""The contract of backends: every fast method gives what the pure reference gives.
+
+Most inputs are small whole numbers, so that sums are exact in every dtype and every order and the
+results can be compared for equality.
+"""
+
+import inspect
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from sparsegrad.backends import cpu_jit, cpu_jit_launch
+from sparsegrad.backends.base import Backend
+from sparsegrad.backends.cpu import Cpu
+from sparsegrad.backends.cpu_jit import CpuJit
+from sparsegrad.errors import PatternError
+from sparsegrad.structure.pattern import Pattern
+
+REFERENCE = Backend()
+FAST = [pytest.param(Cpu(), id="cpu"), pytest.param(CpuJit(always=True), id="cpu_jit")]
+FLOATS = ["f2", "f4", "f8"]
+OTHERS = ["i8", "?", "c16"]
+
+
+# --- the contract ------------------------------------------------------------------------------
+
+
+def methods(cls):
+    return {
+        name: member
+        for base in cls.__mro__[:-1]
+        for name, member in vars(base).items()
+        if inspect.isfunction(member) and not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize("cls", [Cpu, CpuJit])
+def test_overrides_keep_the_signature(cls):
+    contract = methods(Backend)
+    for base in cls.__mro__[: cls.__mro__.index(Backend)]:
+        for name, member in methods(base).items():
+            assert name in contract, f"{base.__name__}.{name} is not in the contract"
+            assert inspect.signature(member) == inspect.signature(contract[name]), name
+
+
+def test_names():
+    assert [b.name for b in (REFERENCE, Cpu(), CpuJit())] == ["reference", "cpu", "cpu_jit"]
+
+
+# --- inputs ------------------------------------------------------------------------------------
+
+
+def whole(rng, shape, dtype):
+    """Small whole numbers of a dtype."""
+    if dtype == "?":
+        return rng.random(shape) < 0.5
+    low = -3 if np.dtype(dtype).kind in "fic" else 0
+    return rng.integers(low, 4, shape).astype(dtype)
+
+
+def layouts(array):
+    """The same values in every memory layout a caller may bring."""
+    yield array
+    yield np.asfortranarray(array)
+    wide = np.repeat(array[..., None], 2, axis=-1)
+    yield wide[..., 0]
+    locked = array.copy()
+    locked.flags.writeable = False
+    yield locked
+    if len(array):
+        yield np.broadcast_to(array[:1], array.shape)
+
+
+def same(got, want, exact=True, rtol=None):
+    assert type(got) is np.ndarray
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
+    if exact:
+        np.testing.assert_array_equal(got, want)
+    else:
+        rtol = rtol or {"f2": 2e-3, "f4": 2e-6, "f8": 1e-13}[got.dtype.str[1:]]
+        np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * 1e-3)
+
+
+class Unchanged:
+    """Fails if an array is changed within the block."""
+
+    def __init__(self, *arrays):
+        self.arrays = arrays
+
+    def __enter__(self):
+        self.copies = [a.copy() for a in self.arrays]
+
+    def __exit__(self, *error):
+        for array, copy in zip(self.arrays, self.copies):
+            np.testing.assert_array_equal(array, copy)
+
+
+def coordinates(name):
+    rng = np.random.default_rng(7)
+    if name == "long rows":  # cut into chunks; the last chunk lies inside a row
+        shape, lengths = (40, 300), np.full(40, 3)
+        lengths[[1, 2, 39]] = 30_000, 9_000, 20_000
+        row = np.repeat(np.arange(40), lengths)
+        return shape, row, rng.integers(0, 300, row.size)
+    shape, nnz = {
+        "nothing": ((0, 0), 0),
+        "no rows": ((0, 5), 0),
+        "no columns": ((5, 0), 0),
+        "no entries": ((4, 3), 0),
+        "one": ((1, 1), 1),
+        "full row": ((3, 50), 50),
+        "duplicates": ((4, 5), 60),
+        "wide": ((6, 4000), 300),
+        "tall": ((4000, 6), 300),
+        "medium": ((300, 200), 3000),
+    }[name]
+    row, col = rng.integers(0, max(1, shape[0]), nnz), rng.integers(0, max(1, shape[1]), nnz)
+    if name == "full row":
+        row, col = np.full(50, 1), np.arange(50)
+    if name == "medium":
+        row[row % 7 == 0] = 1  # empty rows, and a crowded one
+        col[col % 5 == 0] = 3
+    return shape, row, col
+
+
+SMALL = ["nothing", "no rows", "no columns", "no entries", "one", "full row", "duplicates"]
+ALL = [*SMALL, "wide", "tall", "medium", "long rows"]
+
+
+def patterns(name, index="i4"):
+    """The entries in every order and format: as given, CSR, CSC and transposed."""
+    shape, row, col = coordinates(name)
+    if index == "i8":  # what a dimension beyond int32 does to every index array
+        given = Pattern.coo((row, col), shape)
+        given.core.arrays = tuple(a.astype(np.int64) for a in given.core.arrays)
+    else:
+        given = Pattern.coo((row, col), shape)
+    yield given
+    yield given.T
+    yield given.to("csr")[0]
+    yield given.to("csc")[0]
+    indptr, indices, _ = given.rows()
+    compressed = Pattern.compressed("csr", indptr, indices, shape)
+    yield compressed
+    yield compressed.T
+    yield compressed.to("csc")[0]
+
+
+# --- products ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+def test_spmm(be, name, dtype, index):
+    rng = np.random.default_rng(0)
+    tails = [(3,)] if name == "long rows" else [(0,), (1,), (3,), (64,), (2, 5), (2, 0), (0, 3)]
+    for pattern in patterns(name, index):
+        for tail in tails:
+            values = whole(rng, (pattern.nnz, *tail[:-1]), dtype)
+            x = whole(rng, (pattern.shape[1], *tail), dtype)
+            with Unchanged(values, x):
+                same(be.spmm(pattern, values, x), REFERENCE.spmm(pattern, values, x))
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+def test_sddmm(be, name, dtype, index):
+    rng = np.random.default_rng(1)
+    tails = [(3,)] if name == "long rows" else [(0,), (1,), (3,), (64,), (2, 5), (2, 0), (0, 3)]
+    for pattern in patterns(name, index):
+        for tail in tails:
+            x, y = (whole(rng, (n, *tail), dtype) for n in pattern.shape)
+            with Unchanged(x, y):
+                same(be.sddmm(pattern, x, y), REFERENCE.sddmm(pattern, x, y))
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("dtype", OTHERS)
+def test_products_of_other_dtypes(be, dtype):
+    rng = np.random.default_rng(2)
+    for pattern in patterns("medium"):
+        x, y = (whole(rng, (n, 3), dtype) for n in pattern.shape)
+        values = whole(rng, pattern.nnz, dtype)
+        same(be.spmm(pattern, values, y), REFERENCE.spmm(pattern, values, y))
+        same(be.sddmm(pattern, x, y), REFERENCE.sddmm(pattern, x, y))
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_products_of_every_layout(be, dtype):
+    rng = np.random.default_rng(3)
+    for pattern in patterns("medium"):
+        for tail in [(1,), (4,), (2, 3)]:
+            for values in layouts(whole(rng, (pattern.nnz, *tail[:-1]), dtype)):
+                for y in layouts(whole(rng, (pattern.shape[1], *tail), dtype)):
+                    same(be.spmm(pattern, values, y), REFERENCE.spmm(pattern, values, y))
+            for x in layouts(whole(rng, (pattern.shape[0], *tail), dtype)):
+                for y in layouts(whole(rng, (pattern.shape[1], *tail), dtype)):
+                    same(be.sddmm(pattern, x, y), REFERENCE.sddmm(pattern, x, y))
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_products_of_real_numbers(be, dtype):
+    rng = np.random.default_rng(4)
+    for name in ("medium", "long rows"):
+        shape, row, col = coordinates(name)
+        pattern = Pattern.coo((row, col), shape)
+        values, x, y = (
+            rng.random(s).astype(dtype) for s in (pattern.nnz, (shape[0], 17), (shape[1], 17))
+        )
+        rtol = {"f4": 2e-5, "f8": 1e-13}[dtype]
+        got, want = be.spmm(pattern, values, y), REFERENCE.spmm(pattern, values.astype("f8"), y)
+        same(got, want.astype(dtype), exact=False, rtol=rtol)
+        same(be.sddmm(pattern, x, y), REFERENCE.sddmm(pattern, x, y), exact=False, rtol=rtol)
+
+
+@pytest.mark.parametrize("be", FAST)
+def test_spmm_casts_values_to_x(be):
+    (pattern, *_) = patterns("medium")
+    rng = np.random.default_rng(5)
+    for values in (whole(rng, pattern.nnz, "f8"), whole(rng, pattern.nnz, "?")):
+        x = whole(rng, (pattern.shape[1], 4), "f4")
+        same(be.spmm(pattern, values, x), REFERENCE.spmm(pattern, values, x))
+
+
+@pytest.mark.parametrize("be", FAST)
+def test_spmm_keeps_nan_and_infinity_where_they_are(be):
+    pattern = Pattern.coo(([0, 0, 1, 2], [0, 1, 1, 2]), (4, 3))
+    x = np.array([[np.inf, 1], [1, np.nan], [2, -np.inf]], dtype="f4")
+    values = np.array([1, 2, 3, 0], dtype="f4")
+    with np.errstate(invalid="ignore"):
+        same(be.spmm(pattern, values, x), REFERENCE.spmm(pattern, values, x))
+
+
+# --- sums by index -----------------------------------------------------------------------------
+
+RUNS = {
+    "no runs": [],
+    "empty runs": [0, 0, 0],
+    "one run": [50],
+    "mixed": [0, 3, 1, 0, 0, 40, 7, 0],
+    "long": [3, 20_000, 0, 9_000, 1, 15_000],
+}
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+@pytest.mark.parametrize("dtype", [*FLOATS, *OTHERS])
+def test_segment_sum_and_max(be, runs, index, dtype):
+    rng = np.random.default_rng(0)
+    indptr = np.concatenate(([0], np.cumsum(RUNS[runs]))).astype(index)
+    for tail in [(), (1,), (3,), (2, 4), (0,)]:
+        for values in layouts(whole(rng, (int(indptr[-1]), *tail), dtype)):
+            if dtype == "f2" and runs == "long":
+                values = values % 2  # sums beyond 2048 are not exact
+            with Unchanged(values, indptr):
+                same(be.segment_sum(values, indptr), REFERENCE.segment_sum(values, indptr))
+                if dtype not in ("?", "c16"):
+                    same(be.segment_max(values, indptr), REFERENCE.segment_max(values, indptr))
+
+
+@pytest.mark.parametrize("be", FAST)
+def test_segment_max_keeps_nan(be):
+    values = np.array([1, np.nan, 2, -np.inf, np.inf, np.nan], dtype="f4")
+    indptr = np.array([0, 3, 3, 4, 6], dtype="i4")
+    want = np.array([np.nan, -np.inf, -np.inf, np.nan], dtype="f4")
+    for v, w in ((values, want), (np.stack([values] * 2, 1), np.stack([want] * 2, 1))):
+        same(be.segment_max(v, indptr), w)
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_segment_softmax(be, runs, index, dtype):
+    rng = np.random.default_rng(1)
+    indptr = np.concatenate(([0], np.cumsum(RUNS[runs]))).astype(index)
+    for tail in [(), (1,), (3,), (2, 4), (0,)]:
+        for values in layouts((rng.standard_normal((int(indptr[-1]), *tail)) * 4).astype(dtype)):
+            with Unchanged(values, indptr):
+                out = be.segment_softmax(values, indptr)
+                want = REFERENCE.segment_softmax(values.astype("f8"), indptr).astype(dtype)
+                rtol = {"f2": 2e-3, "f4": 1e-4, "f8": 1e-12}[dtype]
+                same(out, want, exact=False, rtol=rtol)
+        for g in layouts(rng.standard_normal(out.shape).astype(dtype)):
+            with Unchanged(g, out, indptr):
+                got = be.segment_softmax_grad(g, out, indptr)
+                wide = g.astype("f8"), out.astype("f8"), indptr
+                want = REFERENCE.segment_softmax_grad(*wide).astype(dtype)
+                assert got.dtype == want.dtype and got.shape == want.shape
+                scale = np.abs(wide[0] * wide[1]).max(initial=0)
+                assert np.abs(got.astype("f8") - want).max(initial=0) <= rtol * scale
+
+
+@pytest.mark.parametrize("be", [pytest.param(REFERENCE, id="reference"), *FAST])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("width", [None, 1, 3])
+def test_segment_softmax_of_extreme_values(be, dtype, width):
+    big = np.finfo(dtype).max
+    runs = [[-np.inf] * 2, [-np.inf, 0, 1], [np.inf, 0], [np.nan, 1], [big, big], [-big, big], [7]]
+    third = [0, 1 / (1 + np.e), np.e / (1 + np.e)]
+    want = [[np.nan] * 2, third, [np.nan, 0], [np.nan] * 2, [0.5, 0.5], [0, 1], [1]]
+    values, want = (np.concatenate(v).astype(dtype) for v in (runs, want))
+    indptr = np.cumsum([0] + [len(r) for r in runs]).astype("i4")
+    if width:
+        values, want = (np.stack([v] * width, axis=1) for v in (values, want))
+    same(be.segment_softmax(values, indptr), want, exact=False)
+
+
+def test_exp_over_its_range():
+    for dtype, low, high, rtol in (("f4", -87, 0, 3e-7), ("f8", -708, 0, 5e-16)):
+        x = np.linspace(low, high, 20_001).astype(dtype)
+        pairs = np.stack([np.zeros_like(x), x], axis=1).ravel()  # softmax of (0, x)
+        out = CpuJit(always=True).segment_softmax(pairs, np.arange(0, pairs.size + 1, 2))
+        e = np.exp(x.astype(np.longdouble))
+        want = (e / (1 + e)).astype("f8")
+        np.testing.assert_allclose(out[1::2], want, rtol=4 * rtol)
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+@pytest.mark.parametrize("dtype", [*FLOATS, *OTHERS])
+def test_scatter_add(be, index, dtype):
+    rng = np.random.default_rng(2)
+    for n, nnz in ((0, 0), (5, 0), (1, 9), (7, 40), (300, 3000)):
+        ids = rng.integers(0, max(n, 1), nnz).astype(index)
+        for tail in [(), (1,), (3,), (2, 4), (64,), (0,)]:
+            start = whole(rng, (n, *tail), dtype)
+            for values in layouts(whole(rng, (nnz, *tail), dtype)):
+                got, want = start.copy(), start.copy()
+                with Unchanged(values, ids):
+                    assert be.scatter_add(got, ids, values) is None
+                    REFERENCE.scatter_add(want, ids, values)
+                same(got, want)
+            if dtype in FLOATS:  # a view is updated in place
+                twice = np.repeat(start[..., None], 2, axis=-1)
+                be.scatter_add(twice[..., 0], ids, values)
+                same(np.ascontiguousarray(twice[..., 0]), want)
+                np.testing.assert_array_equal(twice[..., 1], start)
+
+
+@pytest.mark.parametrize("be", [pytest.param(REFERENCE, id="reference"), *FAST])
+def test_scatter_add_outside_raises(be):
+    out = np.zeros((3, 2), dtype="f4")
+    with pytest.raises(IndexError):
+        be.scatter_add(out, np.array([0, 3]), np.ones((2, 2), dtype="f4"))
+
+
+@pytest.mark.parametrize("be", [pytest.param(REFERENCE, id="reference"), *FAST])
+def test_float16_sums_in_float32(be):
+    ones = np.ones(5000, dtype="f2")
+    indptr = np.array([0, 5000], dtype="i4")
+    pattern = Pattern.compressed("csr", indptr, np.zeros(5000, "i4"), (1, 1))
+    assert be.segment_sum(ones, indptr) == 5000
+    assert be.spmm(pattern, ones, np.ones((1, 1), "f2")) == 5000
+    assert be.sddmm(Pattern.coo(([0], [0]), (1, 1)), ones[None], ones[None]) == 5000
+    out = np.zeros((1, 2), dtype="f2")
+    be.scatter_add(out, np.zeros(5000, "i4"), np.ones((5000, 2), "f2"))
+    assert (out == 5000).all()
+
+
+# --- index work --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+def test_expand_and_compress(be, index):
+    for counts in [*RUNS.values(), np.random.default_rng(0).integers(0, 9, 9000)]:
+        indptr = np.concatenate(([0], np.cumsum(counts))).astype(index)
+        nnz = int(indptr[-1])
+        for array in layouts(indptr):
+            if array.strides == (0,):
+                continue
+            ids = REFERENCE.expand(indptr, nnz)
+            with Unchanged(array):
+                same(be.expand(array, nnz), ids)
+        for array in (ids, np.repeat(ids, 2)[::2]):
+            for n in (len(counts), len(counts) + 3):
+                same(be.compress(array, n), REFERENCE.compress(ids, n))
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+@pytest.mark.parametrize(
+    "shape",
+    [(1,), (50,), (4, 5), (1, 1), (3000, 7), (7, 3000), (10**6, 10**6), (3, 4, 5), (40, 1, 10**6)],
+)
+def test_sort_coo_and_order_facts(be, index, shape):
+    rng = np.random.default_rng(0)
+    for nnz in (0, 1, 2, 30, 5000):
+        coords = tuple(rng.integers(0, n, nnz).astype(index) for n in shape)
+        with Unchanged(*coords):
+            perm, want = be.sort_coo(coords, shape), REFERENCE.sort_coo(coords, shape)
+        assert (perm is None) == (want is None)
+        if want is not None:
+            assert perm.dtype.kind == "i"
+            np.testing.assert_array_equal(perm, want)
+            coords = tuple(c[want] for c in coords)
+            assert be.sort_coo(coords, shape) is None
+        assert be.order_facts(coords) == REFERENCE.order_facts(coords)
+        reverse = tuple(c[::-1] for c in coords)
+        assert be.order_facts(reverse) == REFERENCE.order_facts(reverse)
+        unique = tuple(np.unique(np.stack(coords), axis=1))
+        assert be.order_facts(unique) == (True, True) == REFERENCE.order_facts(unique)
+
+
+@pytest.mark.parametrize("be", FAST)
+def test_sort_coo_beyond_64_bit_keys(be):
+    rng = np.random.default_rng(1)
+    shape = (2**40, 2**40)
+    coords = tuple(rng.integers(0, 2, 300) * (2**40 - 1) - 0 for _ in shape)
+    np.testing.assert_array_equal(be.sort_coo(coords, shape), REFERENCE.sort_coo(coords, shape))
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+def test_group(be, index):
+    rng = np.random.default_rng(0)
+    for n, nnz in ((0, 0), (5, 0), (1, 9), (7, 40), (300, 3000), (50_000, 40_000)):
+        some = rng.integers(0, max(n, 1), nnz).astype(index)
+        for ids in (some, np.repeat(some, 2)[::2]):
+            with Unchanged(ids):
+                for got, want in zip(be.group(ids, n), REFERENCE.group(ids, n), strict=True):
+                    same(got, want)
+
+
+@pytest.mark.parametrize("be", [pytest.param(REFERENCE, id="reference"), *FAST])
+@pytest.mark.parametrize("index", ["i4", "i8", "u1"])
+def test_check_indices(be, index):
+    be.check_indices("indices", np.array([], dtype=index), 0)
+    be.check_indices("indices", np.array([4, 0, 2], dtype=index), 5)
+    with pytest.raises(PatternError, match=r"indices: index 5 at position 1 is outside \[0, 5\)"):
+        be.check_indices("indices", np.array([4, 5, 2], dtype=index), 5)
+    if index != "u1":
+        with pytest.raises(PatternError, match=r"index -1 at position 2 is outside"):
+            be.check_indices("indices", np.array([4, 5, -1], dtype=index), 5)
+
+
+# --- what other columns of the table share -----------------------------------------------------
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("dtype", [*FLOATS, *OTHERS])
+def test_sum_and_matmul(be, dtype):
+    rng = np.random.default_rng(0)
+    a, b = whole(rng, (5, 7), dtype), whole(rng, (7, 3), dtype)
+    for axis in (None, 0, (0, 1)):
+        same(np.asarray(be.sum(a, axis)), np.asarray(REFERENCE.sum(a, axis)))
+    same(be.matmul(a, b), REFERENCE.matmul(a, b))
+
+
+# --- threads, processes, compilation -----------------------------------------------------------
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Sets the number of threads, and lets them share even small problems."""
+    monkeypatch.setattr(cpu_jit_launch, "_PARALLEL", 0)
+    before = cpu_jit.get_num_threads()
+    yield cpu_jit.set_num_threads
+    cpu_jit.set_num_threads(before)
+
+
+def everything(dtype):
+    """Results of every threaded method on a problem of several chunks."""
+    be, rng = CpuJit(always=True), np.random.default_rng(0)
+    shape, row, col = coordinates("long rows")
+    pattern = Pattern.coo((row, col), shape)
+    x, y = (rng.standard_normal((n, 2, 9)).astype(dtype) for n in shape)
+    values = rng.standard_normal((pattern.nnz, 2)).astype(dtype)
+    indptr, total = pattern.rows()[0], np.zeros((300, 36), dtype=dtype)
+    ids = col.astype("i4")
+    be.scatter_add(total, ids, np.tile(values, 18))
+    softmax = be.segment_softmax(values, indptr)
+    return [
+        be.spmm(pattern, values, y),
+        be.spmm(pattern, values[:, 0], y[:, 0, :1]),
+        be.sddmm(pattern, x, y),
+        be.segment_sum(values, indptr),
+        be.segment_max(values, indptr),
+        softmax,
+        be.segment_softmax_grad(values, softmax, indptr),
+        total,
+        be.sort_coo((ids, row.astype("i4")), shape[::-1]),
+        *be.group(ids, 300),
+        be.expand(indptr, pattern.nnz),
+        be.compress(np.sort(ids), 300),
+    ]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_results_do_not_depend_on_the_threads(threads, dtype):
+    threads(1)
+    want = everything(dtype)
+    for n in (2, 3, 5):
+        threads(n)
+        for got, expected in zip(everything(dtype), want, strict=True):
+            assert got.tobytes() == expected.tobytes()
+
+
+def test_several_python_threads_at_once(threads):
+    threads(2)
+    want = everything("f4")
+    failures = []
+
+    def work():
+        try:
+            for _ in range(5):
+                for got, expected in zip(everything("f4"), want, strict=True):
+                    assert got.tobytes() == expected.tobytes()
+        except BaseException as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert not failures
+
+
+def test_number_of_threads():
+    assert cpu_jit.get_num_threads() >= 1
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        cpu_jit.set_num_threads(0)
+
+
+def _forked(queue):
+    cpu_jit_launch._PARALLEL = 0
+    queue.put([a.tobytes() for a in everything("f4")])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_works(threads):
+    threads(2)
+    want = [a.tobytes() for a in everything("f4")]
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_forked, args=(queue,))
+    child.start()
+    got = queue.get()
+    child.join(60)
+    assert child.exitcode == 0
+    assert got == want
+
+
+def test_small_problems_do_not_load_numba():
+    code = """
+import sys
+import numpy as np
+from sparsegrad.backends.cpu_jit import CpuJit
+from sparsegrad.structure.pattern import Pattern
+be = CpuJit()
+p = Pattern.coo(([0, 1, 0], [1, 0, 1]), (2, 2))
+be.spmm(p, np.ones(3, "f4"), np.ones((2, 2), "f4"))
+be.sddmm(p, np.ones((2, 2), "f4"), np.ones((2, 2), "f4"))
+be.segment_softmax(np.ones(3, "f4"), np.array([0, 3]))
+assert "numba" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_kernels_run_where_nothing_can_be_cached(tmp_path):
+    code = """
+import numpy as np
+from numba.core import caching
+def denied(self, path=None):
+    raise PermissionError("read-only")
+caching._CacheLocator.ensure_cache_path = denied
+from sparsegrad.backends.cpu_jit import CpuJit
+assert CpuJit(always=True).segment_sum(np.ones(3, "f4"), np.array([0, 3])) == 3
+"""
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,81 @@
+"""sparsegrad: a define-by-run autograd engine in which sparse is first class.
+
+>>> import sparsegrad as sg
+>>> A = sg.coo([[0, 1], [1, 0]], [2.0, 3.0], (2, 2), requires_grad=True)
+>>> x = sg.tensor([[1.0], [2.0]])
+>>> (A @ (A @ x)).sum().backward()
+>>> A.grad.values
+tensor([9., 6.])
+"""
+
+from sparsegrad import autograd, create, errors, ops
+from sparsegrad.autograd import Function, gradcheck, gradgradcheck
+from sparsegrad.config import config
+from sparsegrad.create import *  # noqa: F403
+from sparsegrad.device import Device
+from sparsegrad.dtypes import (
+    bool_ as bool,
+)
+from sparsegrad.dtypes import (
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    int8,
+    int16,
+    int32,
+    int64,
+    promote_types,
+    result_type,
+    set_default_dtype,
+    uint8,
+)
+from sparsegrad.engine.differentiate import grad
+from sparsegrad.engine.mode import densify, enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from sparsegrad.errors import *  # noqa: F403
+from sparsegrad.ops import *  # noqa: F403
+from sparsegrad.random import manual_seed
+from sparsegrad.sparse_tensor import SparseTensor
+from sparsegrad.structure import Pattern
+from sparsegrad.tensor import Tensor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Device",
+    "Function",
+    "Pattern",
+    "SparseTensor",
+    "Tensor",
+    "autograd",
+    "bool",
+    "complex128",
+    "complex64",
+    "config",
+    "densify",
+    "enable_grad",
+    "float16",
+    "float32",
+    "float64",
+    "get_default_dtype",
+    "grad",
+    "gradcheck",
+    "gradgradcheck",
+    "int16",
+    "int32",
+    "int64",
+    "int8",
+    "is_grad_enabled",
+    "manual_seed",
+    "no_grad",
+    "promote_types",
+    "result_type",
+    "set_default_dtype",
+    "set_grad_enabled",
+    "uint8",
+]
+__all__ += create.__all__
+__all__ += errors.__all__
+__all__ += ops.__all__

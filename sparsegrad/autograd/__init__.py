@@ -1,0 +1,17 @@
+"""What needs ops: accumulation of cotangents, user functions, gradient checks."""
+
+from sparsegrad.autograd import accumulate
+from sparsegrad.autograd.function import Function, FunctionContext
+from sparsegrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from sparsegrad.engine.differentiate import backward, grad
+
+__all__ = [
+    "Function",
+    "FunctionContext",
+    "GradcheckError",
+    "accumulate",
+    "backward",
+    "grad",
+    "gradcheck",
+    "gradgradcheck",
+]

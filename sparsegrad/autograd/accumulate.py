@@ -1,0 +1,344 @@
+"""How cotangents add up, and how they reach `.grad`: the methods the engine is handed.
+
+A cotangent of a dense tensor is a Tensor, a SparseTensor, or a `SparseSum`: sparse terms whose
+merge is put off until somebody looks. Sums equal dense autograd in any order:
+
+    Tensor + Tensor         in place into a buffer the engine owns
+    sparse + sparse         same pattern: values add; else the term is kept and merged later
+    Tensor + sparse         scattered into an owned copy of the dense one; stays dense
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sparsegrad import backends
+from sparsegrad.engine import graph
+from sparsegrad.engine.mode import recording
+from sparsegrad.errors import GraphError, ShapeError
+from sparsegrad.ops.elementwise import add_p, cast, clone_p
+from sparsegrad.ops.index import put_rows_p
+from sparsegrad.ops.reduce import sum_p
+from sparsegrad.ops.shape import broadcast_p, cat_p, reshape_p
+from sparsegrad.ops.sparse_structure import coalesce, entries_p
+from sparsegrad.sparse_tensor import SparseTensor, wrap
+from sparsegrad.structure import plan
+from sparsegrad.structure.pattern import Pattern
+from sparsegrad.tensor import Tensor, as_tensor
+
+__all__ = ["SparseSum"]
+
+# A merge runs when pending entries exceed this multiple of the merged ones: memory stays flat and
+# each entry is sorted a bounded number of times.
+_PENDING = 2
+# Share of the rows from which a row-sparse sum is stored on the full row range: its values are
+# then the dense array, further terms are scattered into it, and it is still a SparseTensor.
+_FULL = 0.5
+
+
+class SparseSum:
+    """A sum of sparse cotangents of one dense tensor, merged when it is looked at."""
+
+    __slots__ = ("dtype", "merged_nnz", "parts", "shape")
+
+    _is_sparse = True
+
+    def __init__(self, parts: list[SparseTensor]) -> None:
+        self.parts = parts
+        self.shape, self.dtype = parts[0].shape, parts[0].dtype
+        self.merged_nnz = parts[0].nnz
+
+    def plus(self, term: SparseTensor) -> SparseSum:
+        """This sum with another term; neither operand changes."""
+        last = self.parts[-1]
+        if last.sparse_dim == term.sparse_dim and last.pattern.same_as(term.pattern):
+            out = SparseSum([*self.parts[:-1], wrap(add_p(last.values, term.values), last.pattern)])
+        else:
+            out = SparseSum([*self.parts, term])
+        out.merged_nnz = self.merged_nnz
+        if sum(part.nnz for part in out.parts) > _PENDING * max(out.merged_nnz, 1024):
+            out = SparseSum([out.merged()])
+        return out
+
+    def merged(self) -> SparseTensor:
+        """One SparseTensor; kept, so that looking twice merges once."""
+        if len(self.parts) > 1:
+            self.parts = [_merge(self.parts)]
+            self.merged_nnz = self.parts[0].nnz
+        return self.parts[0]
+
+
+def _merge(parts: list[SparseTensor]) -> SparseTensor:
+    dims = max(part.sparse_dim for part in parts)
+    if dims > 1 and any(part.sparse_dim == 1 for part in parts):
+        return _merge_kinds(parts, dims)
+    xp = parts[0].pattern.core.backend.xp
+    shape = parts[0].pattern.shape
+    first = parts[0]
+    if dims == 1 and first.nnz == shape[0] and first.is_coalesced:  # full range: scatter
+        values = first.values
+        for part in parts[1:]:
+            rows = put_rows_p(part.values, index=part.row, n=shape[0])
+            values = add_p(values, rows)
+        return wrap(values, first.pattern)
+    coords = [xp.concatenate(c) for c in zip(*(p.pattern.coords for p in parts), strict=True)]
+    listed = Pattern.coo(coords, shape, check=False, copy=False)
+    out = coalesce(wrap(cat_p(*(p.values for p in parts), axis=0), listed))
+    if dims == 1 and out.nnz > _FULL * shape[0]:
+        every = Pattern.coo([xp.arange(shape[0])], shape, check=False, copy=False)
+        return wrap(put_rows_p(out.values, index=out.row, n=shape[0]), every)
+    return out
+
+
+def _merge_kinds(parts: list[SparseTensor], dims: int) -> SparseTensor:
+    """Row-sparse and element-sparse meet as row-sparse if that stores no more."""
+    rows = [part for part in parts if part.sparse_dim == 1]
+    cells = _merge([part for part in parts if part.sparse_dim == dims])
+    row_part = _merge(rows) if len(rows) > 1 else coalesce(rows[0])
+    width = 1
+    for n in cells.shape[1:dims]:
+        width *= n
+    xp = cells.pattern.core.backend.xp
+    touched = xp.unique(cells.row)
+    if touched.size * width <= cells.nnz + row_part.nnz * width:
+        return _merge([row_part, _as_rows(cells, touched, dims)])
+    return _merge([_as_cells(row_part, cells, dims), cells])
+
+
+def _as_rows(cells: SparseTensor, touched: Any, dims: int) -> SparseTensor:
+    xp = cells.pattern.core.backend.xp
+    sizes = cells.shape[1:dims]
+    flat = xp.searchsorted(touched, cells.row)
+    for c, n in zip(cells.pattern.coords[1:], sizes, strict=True):
+        flat = flat * n + c
+    count = int(touched.size)
+    for n in sizes:
+        count *= n
+    values = put_rows_p(cells.values, index=flat, n=count)
+    values = reshape_p(values, shape=(int(touched.size), *cells.shape[1:]))
+    return wrap(values, Pattern.coo([touched], cells.shape[:1], check=False, copy=False))
+
+
+def _as_cells(rows: SparseTensor, like: SparseTensor, dims: int) -> SparseTensor:
+    xp = rows.pattern.core.backend.xp
+    sizes = rows.shape[1:dims]
+    grid = xp.indices((rows.nnz, *sizes)).reshape(dims, -1)
+    coords = [rows.row[grid[0]], *grid[1:]]
+    values = reshape_p(rows.values, shape=(grid.shape[1], *rows.shape[dims:]))
+    return wrap(values, Pattern.coo(coords, like.pattern.shape, check=False, copy=False))
+
+
+def _settled(g: Any) -> Any:
+    return g.merged() if isinstance(g, SparseSum) else g
+
+
+def _scattered(x: Tensor, g: SparseTensor) -> Tensor:
+    """A dense cotangent with the entries of a sparse one added: a new tensor."""
+    return x + g
+
+
+class _Algebra:
+    """The methods `sparsegrad.engine.graph` calls."""
+
+    # ---- the ends of a walk --------------------------------------------------------------------
+    def place(self, op: str, tensor: Any) -> tuple[graph.Place, Any]:
+        """Where a tensor sits in the graph, and the dense tensor whose `.grad` is meant."""
+        if not isinstance(tensor, (Tensor, SparseTensor)):
+            raise TypeError(f"{op}: expected a tensor, got {type(tensor).__name__}")
+        values = tensor.values if isinstance(tensor, SparseTensor) else tensor
+        if not values._requires_grad:
+            raise GraphError(
+                f"{op}: the tensor of shape {tuple(tensor.shape)} does not require a gradient"
+            )
+        node = values._node
+        return (values if node is None else node, values._index), values
+
+    def upstream(self, op: str, tensor: Any, g: Any) -> Any:
+        """The cotangent an output starts with, checked and brought to its dtype."""
+        shape = tuple(tensor.shape)
+        if g is None:
+            if isinstance(tensor, SparseTensor) or tensor.data.size != 1:
+                hint = "sg.ones_like(A)" if isinstance(tensor, SparseTensor) else "its shape"
+                raise GraphError(
+                    f"{op}: a gradient of shape {shape} must be given for an output that is not a "
+                    f"scalar (hint: {hint})"
+                )
+            xp = backends.for_array(tensor.data).xp
+            return Tensor(xp.ones(shape, tensor.dtype))
+        if not isinstance(g, (Tensor, SparseTensor)):
+            g = as_tensor(g, tensor.dtype)
+        if tuple(g.shape) != shape:
+            raise ShapeError(
+                f"{op}: the gradient has shape {tuple(g.shape)}, the output has {shape}"
+            )
+        if isinstance(tensor, SparseTensor):
+            g = _restricted(g, tensor.pattern)
+        return g if g.dtype == tensor.dtype else cast(g, tensor.dtype)
+
+    def present(self, tensor: Any, g: Any, materialize: bool) -> Any:
+        """A captured cotangent as the gradient of `tensor` that a user sees."""
+        g = _settled(g)
+        if g is None and materialize:
+            values = tensor.values if isinstance(tensor, SparseTensor) else tensor
+            xp = backends.for_array(values.data).xp
+            g = Tensor(xp.zeros(values.shape, values.dtype))
+        if g is None or not isinstance(tensor, SparseTensor):
+            return g
+        return tensor._on_pattern(g)
+
+    # ---- on the way ----------------------------------------------------------------------------
+    def settle(self, g: Any) -> Any:
+        """A cotangent a rule can take: pending sparse terms merged."""
+        return _settled(g)
+
+    def conform(self, g: Any, shape: tuple[int, ...], dtype: Any, op: str) -> Any:
+        """`g` summed to the shape of the input it belongs to, in the input's dtype."""
+        if isinstance(g, Tensor):
+            data = g.data
+            if data.shape != shape:
+                g = _sum_to(g, shape, op)
+            return g if data.dtype == dtype else cast(g, dtype)
+        if not isinstance(g, SparseTensor):
+            raise GraphError(f"backward of {op}: a rule returned {type(g).__name__}, not a tensor")
+        if g.shape != shape:
+            g = _sum_sparse_to(g, shape, op)
+        return g if g.dtype == dtype else cast(g, dtype)
+
+    def add(self, a: Any, b: Any, owned: bool) -> Any:
+        """a + b; into `a` if the engine owns its buffer."""
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            if owned:
+                a.data += b.data
+                return a
+            return add_p(a, b)
+        if isinstance(a, Tensor):
+            return _scattered(a, _settled(b))
+        if isinstance(b, Tensor):
+            return _scattered(b, _settled(a))
+        a = a if isinstance(a, SparseSum) else SparseSum([a])
+        for part in b.parts if isinstance(b, SparseSum) else [b]:
+            a = a.plus(part)
+        return a
+
+    def fresh(self, result: Any, g: Any, g_owned: bool, saved: Any) -> bool:
+        """Whether nobody but the engine holds the memory of a rule's result."""
+        if isinstance(result, SparseSum) or isinstance(g, list):
+            return False
+        data = _memory(result)
+        if any(n > 1 and s == 0 for n, s in zip(data.shape, data.strides, strict=True)):
+            return False
+        if _owner(data) is _owner(_memory(g)):
+            return g_owned
+        if data.base is not None:
+            return False
+        return not any(_memory(s) is data for s in saved if isinstance(s, Tensor))
+
+    def run_hooks(self, hooks: Iterable[Callable[..., Any]], g: Any) -> Any:
+        """`g` after the user's hooks; a hook may give another gradient of the same shape."""
+        g = _settled(g)
+        for hook in hooks:
+            result = hook(g)
+            if result is None:
+                continue
+            if not isinstance(result, (Tensor, SparseTensor)) or result.shape != g.shape:
+                found = getattr(result, "shape", type(result).__name__)
+                raise ShapeError(f"hook: expected a gradient of shape {g.shape}, got {found}")
+            g = result
+        return g
+
+    # ---- into .grad ----------------------------------------------------------------------------
+    def deposit(self, tensor: Any, g: Any, owned: bool) -> None:
+        """Add `g` to `tensor.grad`, which owns its buffers; under create_graph out of place."""
+        held = tensor._grad
+        if recording.get():
+            g = _settled(g)
+            if held is not None:
+                g = _settled(self.add(_settled(held), g, False))
+        else:
+            g = _detached(g)
+            if held is not None:
+                mine = isinstance(held, Tensor) and not held._requires_grad and _writable(held)
+                g = self.add(held, g, mine)
+                if mine:
+                    g._bump()
+            elif not owned:
+                g = _copied(g)
+        tensor._grad = g
+
+
+def _restricted(g: Any, pattern: Pattern) -> Any:
+    """Upstream gradient of a sparse output, at its entries: values (nnz, *D)."""
+    if isinstance(g, Tensor):
+        return entries_p(g, pattern=pattern)
+    if g.pattern.same_as(pattern):
+        return g.values
+    g = coalesce(g if g.format == pattern.format else g.to(pattern.format))
+    position, found = plan.locate(pattern, g.pattern)
+    if g.nnz == 0:
+        return Tensor(pattern.core.backend.xp.zeros((pattern.nnz, *g.values.shape[1:]), g.dtype))
+    picked = g.values.take(Tensor(position), sparse_grad=False)
+    mask = found.reshape(-1, *(1,) * (picked.ndim - 1))
+    return picked * Tensor(mask)
+
+
+def _sum_to(g: Tensor, shape: tuple[int, ...], op: str) -> Tensor:
+    lead = g.ndim - len(shape)
+    axes = tuple(range(lead)) + tuple(
+        i + lead for i, n in enumerate(shape) if n == 1 and lead >= 0 and g.shape[i + lead] != 1
+    )
+    out = sum_p(g, axis=axes) if lead >= 0 and axes else g
+    if out.data.size != _size(shape):
+        if lead < 0 or any(n not in (1, m) for n, m in zip(shape, g.shape[lead:], strict=True)):
+            raise GraphError(
+                f"backward of {op}: a rule returned shape {g.shape} for an input of shape {shape}"
+            )
+        return broadcast_p(g, shape=shape)
+    return reshape_p(out, shape=shape)
+
+
+def _sum_sparse_to(g: SparseTensor, shape: tuple[int, ...], op: str) -> Any:
+    """Sparse stays sparse where only dense dimensions are summed; over all sparse ones the sum
+    is small and dense; anything else is made dense, which is an event."""
+    lead = g.ndim - len(shape)
+    dims = {*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1)}
+    if lead >= 0 and all(d in dims for d in range(g.sparse_dim)):
+        return _sum_to(sum_p(g.values, axis=(0,)), shape, op)
+    if lead == 0 and not any(d in dims and g.shape[d] != 1 for d in range(g.sparse_dim)):
+        values = _sum_to(g.values, (g.nnz, *shape[g.sparse_dim :]), op)
+        return wrap(values, g.pattern)
+    return _sum_to(g._densify(f"backward of {op}"), shape, op)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+
+def _memory(x: Any) -> Any:
+    return x.values.data if isinstance(x, SparseTensor) else x.data
+
+
+def _owner(array: Any) -> Any:
+    return array if array.base is None else array.base
+
+
+def _writable(x: Tensor) -> bool:
+    return all(s != 0 or n < 2 for n, s in zip(x.data.shape, x.data.strides, strict=True))
+
+
+def _detached(g: Any) -> Any:
+    if isinstance(g, SparseSum):
+        return SparseSum([part.detach() for part in g.parts])
+    return g.detach() if g.requires_grad else g
+
+
+def _copied(g: Any) -> Any:
+    if isinstance(g, SparseSum):
+        return g  # its parts are only ever replaced, never changed
+    return wrap(clone_p(g.values), g.pattern) if isinstance(g, SparseTensor) else clone_p(g)
+
+
+graph.install_algebra(_Algebra())

@@ -1,0 +1,495 @@
+"""Our own CUDA kernels: the sources, their instances, one checked launch, and their launch tables.
+
+`kernels/*.cu` are templates. Each instance is compiled when it is first used and kept on disk by
+CuPy. Parameters are read from the source, so `launch` can check every argument by name; nothing
+below it does: CuPy passes a Python float for a `float` as zero and an int64 array for an `int *` as
+garbage, without an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.errors import DtypeError, ShapeError
+
+__all__ = [
+    "CoalescePlan",
+    "Kernel",
+    "coalesce_check",
+    "coalesce_plan",
+    "coalesce_sum",
+    "instances",
+    "kernel",
+    "launch",
+    "sddmm",
+    "source",
+]
+
+Array = Any
+
+_OPTIONS = ("-std=c++17",)
+_BLOCK = 256  # threads; what __launch_bounds__ promises
+
+# NumPy has no bfloat16, so the bits travel as uint16 and the caller names the dtype.
+_CTYPES = {
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "float32": "float",
+    "float64": "double",
+    "int32": "int",
+    "int64": "long long",
+}
+_DTYPES = {
+    "__half": np.dtype(np.float16),
+    "__nv_bfloat16": np.dtype(np.uint16),
+    "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64),
+    "int": np.dtype(np.int32),
+    "long long": np.dtype(np.int64),
+    "unsigned int": np.dtype(np.uint32),
+    "unsigned long long": np.dtype(np.uint64),
+}
+_ACCUMULATORS = {"__half": "float", "__nv_bfloat16": "float"}
+
+
+# ---- sources and instances
+
+
+def _directory() -> Path:
+    here = Path(__file__).resolve()
+    installed = (
+        here.parents[1] / "_kernels"
+    )  # in a wheel; in a checkout they lie beside the package
+    return installed if installed.is_dir() else here.parents[2] / "kernels"
+
+
+@cache
+def source(family: str) -> str:
+    """The text that is compiled for `kernels/<family>.cu`, the common header included."""
+    files = ("common.cuh", f"{family}.cu")
+    directory = _directory()
+    return "".join(
+        f'#line 1 "{name}"\n{(directory / name).read_text(encoding="utf-8")}' for name in files
+    )
+
+
+def _product(*choices: Iterable[Any]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(map(str, chosen)) for chosen in product(*choices))
+
+
+_INDEX = ("int", "long long")
+_KEY = ("unsigned int", "unsigned long long")
+_VALUE = ("float", "double", "__half", "__nv_bfloat16", "int", "long long")
+
+
+def _widths(ctype: str, all_of_them: bool) -> tuple[int, ...]:
+    """Elements a load: those that fill 16 bytes, and then the halves down to 1, or only 1."""
+    full = 16 // _DTYPES[ctype].itemsize
+    steps = tuple(full >> i for i in range(full.bit_length()))
+    return steps if all_of_them else (full, 1)
+
+
+_INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
+    "sddmm": {
+        "sg_sddmm": tuple(
+            instance
+            for value in _VALUE[:4]
+            for instance in _product((value,), _INDEX, _widths(value, True))
+        ),
+    },
+    "coalesce": {
+        "sg_coalesce_check": _product(_INDEX),
+        "sg_coalesce_pack": _product(_KEY, _INDEX),
+        "sg_coalesce_flag": _product(_KEY, _INDEX),
+        "sg_coalesce_flag_wide": _product(_INDEX),
+        "sg_coalesce_scatter": _product(_INDEX),
+        "sg_coalesce_sum": _product(_VALUE, _INDEX),
+        "sg_coalesce_sum_rows": tuple(
+            instance
+            for value in _VALUE
+            for instance in _product((value,), _INDEX, _widths(value, False))
+        ),
+        "sg_coalesce_join": _product(_VALUE, _INDEX),
+    },
+}
+
+
+def instances() -> dict[str, list[str]]:
+    """For each file of `kernels/`, the name expressions of all its template instances."""
+    return {
+        family: [_expression(name, args) for name, all_args in kernels.items() for args in all_args]
+        for family, kernels in _INSTANCES.items()
+    }
+
+
+def _expression(name: str, args: Iterable[str]) -> str:
+    return f"{name}<{', '.join(args)}>"
+
+
+# ---- kernels and the checked launch
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel instance."""
+
+    name: str
+    dtype: np.dtype
+    pointer: bool
+    nullable: bool
+
+
+_KERNEL = re.compile(
+    r"template\s*<(?P<template>[^>]*)>\s*__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?"
+    r"(?P<name>\w+)\s*\((?P<parameters>.*?)\)\s*\{",
+    re.S,
+)
+_PARAMETER = re.compile(
+    r"(?:const\s+)?(?P<type>[\w ()]+?)\s*(?P<pointer>\*)?\s*(?:__restrict__)?\s*(?P<name>\w+)"
+)
+
+
+@cache
+def _signatures(family: str) -> dict[str, tuple[list[str], str]]:
+    """Kernel name -> names of its template parameters, text of its parameter list."""
+    return {
+        match["name"]: ([p.split()[-1] for p in match["template"].split(",")], match["parameters"])
+        for match in _KERNEL.finditer(source(family))
+    }
+
+
+def _parameter(text: str, types: dict[str, str]) -> Parameter:
+    match = _PARAMETER.fullmatch(" ".join(text.split()))
+    assert match, text
+    ctype = types.get(match["type"], match["type"])
+    if accumulator := re.fullmatch(r"SG_ACC\((\w+)\)", ctype):
+        ctype = types[accumulator[1]]
+        ctype = _ACCUMULATORS.get(ctype, ctype)
+    name = match["name"]
+    return Parameter(name, _DTYPES[ctype], bool(match["pointer"]), name.endswith("_or_null"))
+
+
+class Kernel:
+    """One template instance, compiled at its first launch."""
+
+    __slots__ = ("_function", "expression", "family", "parameters")
+
+    def __init__(self, family: str, name: str, args: tuple[str, ...]) -> None:
+        if args not in _INSTANCES[family][name]:
+            raise DtypeError(f"kernel {name}: there is no instance for <{', '.join(args)}>")
+        template, parameters = _signatures(family)[name]
+        types = dict(zip(template, args))
+        self.family, self.expression = family, _expression(name, args)
+        self.parameters = tuple(_parameter(text, types) for text in parameters.split(","))
+        self._function: Any = None
+
+    def function(self) -> Any:
+        """CuPy's function object."""
+        if self._function is None:
+            import cupy
+
+            module = cupy.RawModule(
+                code=source(self.family),
+                options=_OPTIONS,
+                name_expressions=(self.expression,),
+            )
+            self._function = module.get_function(self.expression)
+        return self._function
+
+
+@cache
+def kernel(family: str, name: str, *args: str) -> Kernel:
+    """The kernel `name` of `kernels/<family>.cu` for these template arguments."""
+    return Kernel(family, name, args)
+
+
+def launch(kernel: Kernel, threads: int, **arguments: Any) -> None:
+    """Run a kernel on at least `threads` threads, if there are any.
+
+    Arguments are named as in the source. Scalars are cast to the kernel's types; arrays must have
+    the very dtype and be contiguous, for a kernel sees neither. Raises TypeError for a missing or
+    unknown argument, DtypeError and ShapeError for an array that does not fit, OverflowError for
+    a scalar that does not.
+    """
+    if len(arguments) != len(kernel.parameters):
+        expected = {p.name for p in kernel.parameters}
+        wrong = sorted(expected ^ set(arguments))
+        raise TypeError(f"{kernel.expression}: missing or unknown arguments {wrong}")
+    packed = []
+    for p in kernel.parameters:
+        try:
+            value = arguments[p.name]
+        except KeyError:
+            raise TypeError(f"{kernel.expression}: missing argument {p.name!r}") from None
+        packed.append(_pointer(kernel, p, value) if p.pointer else _scalar(kernel, p, value))
+    if threads > 0:
+        blocks = min(-(-threads // _BLOCK), 32 * _multiprocessors())
+        kernel.function()((blocks,), (_BLOCK,), tuple(packed))
+
+
+def _pointer(kernel: Kernel, p: Parameter, value: Any) -> Any:
+    if value is None and p.nullable:
+        return None
+    if not hasattr(value, "__cuda_array_interface__"):
+        found = type(value).__name__
+        raise TypeError(
+            f"{kernel.expression}: {p.name} must be an array on the device, not {found}"
+        )
+    if value.dtype != p.dtype:
+        raise DtypeError(f"{kernel.expression}: {p.name} must be {p.dtype}, got {value.dtype}")
+    if not value.flags.c_contiguous:
+        raise ShapeError(
+            f"{kernel.expression}: {p.name} must be contiguous, got shape {value.shape} with"
+            f" strides {value.strides}"
+        )
+    return value
+
+
+def _scalar(kernel: Kernel, p: Parameter, value: Any) -> np.generic:
+    if p.dtype.kind != "f" and not isinstance(value, int | np.integer):
+        found = type(value).__name__
+        raise TypeError(f"{kernel.expression}: {p.name} must be an integer, not {found}")
+    return p.dtype.type(int(value) if p.dtype.kind != "f" else float(value))
+
+
+@cache
+def _multiprocessors() -> int:
+    import cupy
+
+    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+
+
+def _ctype(dtype: Any, name: str | None = None) -> str:
+    name = name or np.dtype(dtype).name
+    try:
+        return _CTYPES[name]
+    except KeyError:
+        raise DtypeError(f"no kernel for dtype {name}") from None
+
+
+def _power_of_two(n: int) -> int:
+    """The smallest power of two that is not below n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+# ---- sddmm
+
+
+def sddmm(
+    row: Array,
+    col: Array,
+    x: Array,
+    y: Array,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    values: Array | None = None,
+    dtype: str | None = None,
+) -> Array:
+    """alpha * (x @ y.T on the entries) + beta * values: x (m, *H, k), y (n, *H, k) -> (nnz, *H).
+
+    The rows of x and y may lie apart (a slice of columns); within a row they must be contiguous.
+    `dtype="bfloat16"` says that uint16 arrays hold bfloat16.
+    """
+    import cupy
+
+    if x.shape[1:] != y.shape[1:]:
+        raise ShapeError(f"sddmm: x is {x.shape} and y is {y.shape}: all but rows must agree")
+    k, heads = x.shape[-1], int(np.prod(x.shape[1:-1], dtype=np.int64))
+    out = cupy.empty((row.size, *x.shape[1:-1]), x.dtype)
+    (x_flat, x_stride), (y_flat, y_stride) = _rows("x", x), _rows("y", y)
+    width = _load_width(k, heads, x_flat, x_stride, y_flat, y_stride)
+    lanes = _lanes(-(-k // width), x.dtype.itemsize)
+    # Small problems: shorter tiles, so that there are enough warps.
+    tile = 32 if out.size < 64 * 32 * _multiprocessors() else 64
+    launch(
+        kernel("sddmm", "sg_sddmm", _ctype(x.dtype, dtype), _ctype(row.dtype), str(width)),
+        32 * -(-out.size // tile),
+        row=row,
+        col=col,
+        x=x_flat,
+        y=y_flat,
+        x_stride=x_stride,
+        y_stride=y_stride,
+        k=k,
+        heads=heads,
+        lanes=lanes,
+        tile=tile,
+        items=out.size,
+        alpha=alpha,
+        beta=beta,
+        values_or_null=values,
+        out=out,
+    )
+    return out
+
+
+def _rows(name: str, x: Array) -> tuple[Array, int]:
+    """A flat array over the same memory, and how far apart its rows are, in elements."""
+    import cupy
+
+    width = int(np.prod(x.shape[1:], dtype=np.int64))
+    if x.flags.c_contiguous:
+        return x.reshape(-1), width
+    if not x[0].flags.c_contiguous or x.strides[0] < x[0].nbytes:
+        raise ShapeError(f"sddmm: the rows of {name} must be contiguous, got strides {x.strides}")
+    stride = x.strides[0] // x.itemsize
+    return cupy.ndarray(((len(x) - 1) * stride + width,), x.dtype, x.data), stride
+
+
+def _load_width(k: int, heads: int, x: Array, x_stride: int, y: Array, y_stride: int) -> int:
+    """The most elements, up to 16 bytes, that every load may have."""
+    width = 16 // x.itemsize
+    odd = x_stride | y_stride | (k if heads > 1 else 0)
+    address = x.data.ptr | y.data.ptr
+    while width > 1 and (odd % width or address % (width * x.itemsize) or width > max(k, 1)):
+        width //= 2
+    return width
+
+
+def _lanes(loads: int, itemsize: int) -> int:
+    """Lanes that share an item of `loads` loads. Eight keep four entries each in flight; more only
+    where the loop along k would pass eight rounds (four, for halves and doubles)."""
+    if loads <= (64 if itemsize == 4 else 32):
+        return min(8, _power_of_two(loads))
+    return 16 if loads <= 128 else 32
+
+
+# ---- coalesce
+
+
+@dataclass(frozen=True, slots=True)
+class CoalescePlan:
+    """Where every entry goes. All on the device; `u` distinct positions of `nnz` entries."""
+
+    indices: Array  # (ndim, u), sorted
+    start: Array  # (u + 1,): where each position's entries start in sorted order
+    order: Array  # (nnz,): which entry is there
+    segment: Array  # (nnz,): which position, in sorted order
+    inverse: Array  # (nnz,): which position, in input order
+
+
+def coalesce_check(indices: Array) -> Array:
+    """One int32 on the device: bit 0 if entries are out of order, bit 1 if positions repeat."""
+    import cupy
+
+    ndim, nnz = indices.shape
+    flags = cupy.zeros(1, np.int32)
+    launch(
+        kernel("coalesce", "sg_coalesce_check", _ctype(indices.dtype)),
+        nnz - 1,
+        indices=indices,
+        stride=nnz,
+        ndim=ndim,
+        n=nnz,
+        flags=flags,
+    )
+    return flags
+
+
+def coalesce_plan(indices: Array, shape: tuple[int, ...]) -> CoalescePlan:
+    """Sort the positions `indices` (ndim, nnz) in row-major order and find the duplicates.
+
+    Waits once for the device, to learn how many positions there are.
+    """
+    import cupy
+
+    (ndim, nnz), index = indices.shape, _ctype(indices.dtype)
+    common = {"indices": indices, "stride": nnz, "ndim": ndim, "n": nnz}
+    widths = [max(size - 1, 0).bit_length() for size in shape]
+    head = cupy.empty(nnz, indices.dtype)
+    if sum(widths) <= 64 and ndim <= 8:
+        small = sum(widths) <= 32
+        ctype = _KEY[0] if small else _KEY[1]
+        key = cupy.empty(nnz, np.uint32 if small else np.uint64)
+        packed = sum(width << (8 * d) for d, width in enumerate(widths))
+        pack = kernel("coalesce", "sg_coalesce_pack", ctype, index)
+        launch(pack, nnz, **common, widths=packed, key=key)
+        perm = cupy.argsort(key)
+        flag = kernel("coalesce", "sg_coalesce_flag", ctype, index)
+        launch(flag, nnz, key=key, perm=perm, n=nnz, head=head)
+    else:  # the sort is stable, so from the last dimension to the first
+        perm = cupy.argsort(indices[ndim - 1])
+        for d in range(ndim - 2, -1, -1):
+            perm = perm[cupy.argsort(indices[d][perm])]
+        flag = kernel("coalesce", "sg_coalesce_flag_wide", index)
+        launch(flag, nnz, **common, perm=perm, head=head)
+    upto = cupy.cumsum(head, dtype=head.dtype)
+    u = int(upto[-1]) if nnz else 0  # sync
+    plan = CoalescePlan(
+        indices=cupy.empty((ndim, u), indices.dtype),
+        start=cupy.empty(u + 1, indices.dtype) if nnz else cupy.zeros(1, indices.dtype),
+        order=cupy.empty(nnz, indices.dtype),
+        segment=cupy.empty(nnz, indices.dtype),
+        inverse=cupy.empty(nnz, indices.dtype),
+    )
+    launch(
+        kernel("coalesce", "sg_coalesce_scatter", index),
+        nnz,
+        **common,
+        perm=perm,
+        upto=upto,
+        out_indices=plan.indices,
+        out_stride=u,
+        start=plan.start,
+        order=plan.order,
+        segment=plan.segment,
+        inverse_or_null=plan.inverse,
+    )
+    return plan
+
+
+def coalesce_sum(plan: CoalescePlan, values: Array, *, dtype: str | None = None) -> Array:
+    """Sum the values (nnz, *D) of each position -> (u, *D), the same bits every time."""
+    import cupy
+
+    types = (_ctype(values.dtype, dtype), _ctype(plan.order.dtype))
+    nnz, u = plan.order.size, plan.indices.shape[1]
+    width = int(np.prod(values.shape[1:], dtype=np.int64))
+    out = cupy.empty((u, *values.shape[1:]), values.dtype)
+    if not out.size:
+        return out
+    sums = _DTYPES[_ACCUMULATORS.get(types[0], types[0])]
+    # Rows of many columns keep a group of lanes busy for longer, so their tiles are shorter.
+    tile = 256 if width == 1 else 64 if width >= 16 else 32
+    tiles = -(-nnz // tile)
+    partial = cupy.empty((2 * tiles, width), sums)
+    common = {"segment": plan.segment, "start": plan.start, "n": nnz, "out": out}
+    common |= {"partial": partial}
+    if width == 1:
+        first = kernel("coalesce", "sg_coalesce_sum", *types)
+        launch(first, 32 * tiles, **common, values=values, order_or_null=plan.order)
+    else:
+        full = 16 // values.itemsize
+        aligned = width % full == 0 and values.data.ptr % 16 == 0
+        load = full if aligned else 1
+        lanes = min(32, _power_of_two(-(-width // load)))
+        blocks = -(-width // (lanes * load))
+        launch(
+            kernel("coalesce", "sg_coalesce_sum_rows", *types, str(load)),
+            lanes * tiles * blocks,
+            **common,
+            values=values,
+            order_or_null=plan.order,
+            width=width,
+            lanes=lanes,
+            tile_rows=tile,
+        )
+    columns = min(32, _power_of_two(width))
+    launch(
+        kernel("coalesce", "sg_coalesce_join", *types),
+        32 * (tiles - 1) * -(-width // columns),
+        **common,
+        tile_rows=tile,
+        width=width,
+        columns=columns,
+    )
+    return out

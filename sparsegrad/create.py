@@ -1,0 +1,237 @@
+"""Making tensors: dense and sparse, from numbers, arrays, SciPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsegrad import dtypes, random
+from sparsegrad.errors import ShapeError
+from sparsegrad.ops.sparse_structure import to_sparse
+from sparsegrad.sparse_tensor import SparseTensor, compressed, wrap
+from sparsegrad.tensor import Tensor, as_tensor
+
+__all__ = [
+    "arange",
+    "coo",
+    "csc",
+    "csr",
+    "empty",
+    "ensure_tensor",
+    "from_dense",
+    "from_numpy",
+    "from_scipy",
+    "full",
+    "ones",
+    "ones_like",
+    "rand",
+    "randn",
+    "tensor",
+    "to_scipy",
+    "zeros",
+    "zeros_like",
+]
+
+
+# ---- dense -------------------------------------------------------------------------------------
+def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+    """A leaf tensor with a copy of `data` (array, number, nested list, Tensor).
+
+    Python floats take the default dtype (float32), integers int64; arrays keep theirs.
+
+    >>> import sparsegrad as sg
+    >>> sg.tensor([[1, 2], [3, 4]], dtype=sg.float32, requires_grad=True)
+    tensor([[1., 2.],
+            [3., 4.]], requires_grad=True)
+    """
+    made = Tensor(data, dtype, device=device)
+    return Tensor(made.data.copy(), requires_grad=requires_grad)
+
+
+def ensure_tensor(data: Any, dtype: Any = None) -> Tensor:
+    """`data` itself if it is a Tensor (of that dtype), else a Tensor that shares its memory."""
+    return as_tensor(data, dtype)
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A Tensor that shares the memory of a NumPy array.
+
+    >>> import sparsegrad as sg
+    >>> import numpy as np
+    >>> sg.from_numpy(np.ones(2))
+    tensor([1., 1.], dtype=float64)
+    """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"from_numpy: expected a numpy.ndarray, got {type(array).__name__}")
+    return Tensor(array)
+
+
+def _size(op: str, size: tuple[Any, ...]) -> tuple[int, ...]:
+    if len(size) == 1 and isinstance(size[0], (tuple, list)):
+        size = tuple(size[0])
+    if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in size):
+        raise ShapeError(f"{op}: sizes must be non-negative integers, got {size}")
+    return tuple(int(n) for n in size)
+
+
+def _float(dtype: Any) -> np.dtype:
+    return dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
+
+
+def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Zeros of shape `size`, given as integers or one tuple."""
+    return Tensor(np.zeros(_size("zeros", size), _float(dtype)), requires_grad=requires_grad)
+
+
+def ones(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones of shape `size`, given as integers or one tuple."""
+    return Tensor(np.ones(_size("ones", size), _float(dtype)), requires_grad=requires_grad)
+
+
+def full(size: Any, fill_value: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of shape `size` with one value everywhere."""
+    value = Tensor(fill_value, dtype).data
+    return Tensor(
+        np.full(_size("full", (size,) if isinstance(size, int) else tuple(size)), value),
+        requires_grad=requires_grad,
+    )
+
+
+def empty(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of shape `size` with whatever its memory holds."""
+    return Tensor(np.empty(_size("empty", size), _float(dtype)), requires_grad=requires_grad)
+
+
+def zeros_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
+    """Zeros of the shape and dtype of `x`; for a SparseTensor explicit zeros on its pattern."""
+    return _constant_like(x, 0, dtype, requires_grad)
+
+
+def ones_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
+    """Ones of the shape and dtype of `x`; for a SparseTensor ones on its pattern: the upstream
+    gradient to give a sparse output.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.coo([[0], [1]], [5.0], (2, 2), requires_grad=True)
+    >>> (A * 3).backward(sg.ones_like(A))
+    >>> A.grad.values
+    tensor([3.])
+    """
+    return _constant_like(x, 1, dtype, requires_grad)
+
+
+def _constant_like(x: Any, value: int, dtype: Any, requires_grad: bool) -> Any:
+    if isinstance(x, SparseTensor):
+        return wrap(_constant_like(x.values, value, dtype, requires_grad), x.pattern)
+    dtype = x.dtype if dtype is None else dtypes.as_dtype(dtype)
+    return Tensor(np.full(x.shape, value, dtype), requires_grad=requires_grad)
+
+
+def rand(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Uniform numbers in [0, 1) of shape `size`."""
+    drawn = random.generator().random(_size("rand", size))
+    return Tensor(drawn.astype(_float(dtype)), requires_grad=requires_grad)
+
+
+def randn(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Standard normal numbers of shape `size`."""
+    drawn = random.generator().standard_normal(_size("randn", size))
+    return Tensor(drawn.astype(_float(dtype)), requires_grad=requires_grad)
+
+
+def arange(
+    start: Any, end: Any = None, step: Any = 1, dtype: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Numbers from `start` (0 if only one is given) up to, without, `end`, `step` apart.
+
+    >>> import sparsegrad as sg
+    >>> sg.arange(3), sg.arange(1, 2, 0.5)
+    (tensor([0, 1, 2]), tensor([1. , 1.5]))
+    """
+    if end is None:
+        start, end = 0, start
+    if step == 0:
+        raise ValueError("arange: step must not be 0")
+    numbers = np.arange(start, end, step)
+    if dtype is None and numbers.dtype.kind == "f":
+        dtype = dtypes.get_default_dtype()
+    return Tensor(numbers, dtype, requires_grad=requires_grad)
+
+
+# ---- sparse ------------------------------------------------------------------------------------
+def coo(
+    indices: Any, values: Any, shape: Any, requires_grad: bool = False, **options: Any
+) -> SparseTensor:
+    """A COO tensor: indices (sparse dims, nnz), values (nnz, *dense) or None for ones, shape.
+
+    Any number of sparse dimensions; options `dtype`, `check`, `copy` as in `SparseTensor`.
+
+    >>> import sparsegrad as sg
+    >>> sg.coo([[0, 1], [2, 0]], [1.0, 2.0], (2, 3)).to_dense()
+    tensor([[0., 0., 1.],
+            [2., 0., 0.]])
+    """
+    return SparseTensor(indices, values, shape, requires_grad, **options)
+
+
+def csr(
+    indptr: Any, indices: Any, values: Any, shape: Any, requires_grad: bool = False, **options: Any
+) -> SparseTensor:
+    """A CSR matrix: offsets of the rows (m + 1,), columns (nnz,), values (nnz, *dense) or None.
+
+    Options `dtype`, `check`, `copy` as in `SparseTensor`.
+
+    >>> import sparsegrad as sg
+    >>> sg.csr([0, 2, 3], [0, 2, 1], [1.0, 2.0, 3.0], (2, 3)).to_dense()
+    tensor([[1., 0., 2.],
+            [0., 3., 0.]])
+    """
+    return compressed("csr", indptr, indices, values, shape, requires_grad, **options)
+
+
+def csc(
+    indptr: Any, indices: Any, values: Any, shape: Any, requires_grad: bool = False, **options: Any
+) -> SparseTensor:
+    """A CSC matrix: offsets of the columns (n + 1,), rows (nnz,), values (nnz, *dense) or None."""
+    return compressed("csc", indptr, indices, values, shape, requires_grad, **options)
+
+
+def from_dense(x: Any, format: str = "coo", requires_grad: bool = False) -> SparseTensor:
+    """The nonzero elements of an array or tensor of the same shape as a leaf SparseTensor."""
+    out = to_sparse(as_tensor(x).detach(), format)
+    return wrap(Tensor(out.values.data.copy(), requires_grad=requires_grad), out.pattern)
+
+
+def from_scipy(matrix: Any, requires_grad: bool = False) -> SparseTensor:
+    """A scipy.sparse matrix or array as a SparseTensor of the same shape and format (formats other
+    than coo, csr and csc become csr). Copies.
+
+    >>> import sparsegrad as sg
+    >>> import scipy.sparse
+    >>> sg.from_scipy(scipy.sparse.eye_array(3, format="csr"))
+    SparseTensor(shape=(3, 3), nnz=3, format='csr', dtype=float64)
+    """
+    fmt = getattr(matrix, "format", None)
+    if fmt is None:
+        raise TypeError(f"from_scipy: expected a scipy.sparse array, got {type(matrix).__name__}")
+    if fmt == "coo":
+        coords = getattr(matrix, "coords", None) or (matrix.row, matrix.col)
+        return coo(list(coords), matrix.data, matrix.shape, requires_grad)
+    if fmt not in ("csr", "csc"):
+        matrix, fmt = matrix.tocsr(), "csr"
+    make = csr if fmt == "csr" else csc
+    return make(matrix.indptr, matrix.indices, matrix.data, matrix.shape, requires_grad)
+
+
+def to_scipy(A: SparseTensor) -> Any:
+    """`A` as a scipy.sparse array of the same shape and format, values detached and shared."""
+    import scipy.sparse as sp
+
+    if A.dense_dim:
+        raise ShapeError(f"to_scipy: scipy has no dense dimensions; got shape {A.shape}")
+    values = A.values.detach().numpy()
+    if A.format == "coo":
+        return sp.coo_array((values, A.pattern.coords), shape=A.shape)
+    make = sp.csr_array if A.format == "csr" else sp.csc_array
+    return make((values, A.indices, A.indptr), shape=A.shape)

@@ -1,0 +1,134 @@
+"""Dtypes, and PyTorch's promotion rules in one function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.errors import DtypeError
+
+__all__ = [
+    "as_dtype",
+    "bool_",
+    "complex64",
+    "complex128",
+    "float16",
+    "float32",
+    "float64",
+    "get_default_dtype",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "promote_types",
+    "result_type",
+    "set_default_dtype",
+    "uint8",
+]
+
+bool_ = np.dtype(np.bool_)
+uint8 = np.dtype(np.uint8)
+int8, int16, int32, int64 = (np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
+float16, float32, float64 = (np.dtype(t) for t in (np.float16, np.float32, np.float64))
+complex64, complex128 = np.dtype(np.complex64), np.dtype(np.complex128)
+
+# PyTorch's ladder: a value of a higher kind decides, one of a lower kind never widens it.
+_RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+_default = float32
+
+
+def get_default_dtype() -> np.dtype:
+    """The dtype of floating-point tensors made from Python numbers (float32 unless changed)."""
+    return _default
+
+
+def set_default_dtype(dtype: Any) -> None:
+    """Change the dtype that Python floats and float results of integer tensors take.
+
+    Raises DtypeError unless `dtype` is float16, float32 or float64.
+    """
+    global _default
+    dtype = as_dtype(dtype)
+    if dtype.kind != "f":
+        raise DtypeError(f"set_default_dtype: dtype must be floating point, got {dtype}")
+    _default = dtype
+
+
+def as_dtype(dtype: Any) -> np.dtype:
+    """`dtype` as a NumPy dtype that tensors can have; DtypeError for any other.
+
+    >>> as_dtype("float32"), as_dtype(bool)
+    (dtype('float32'), dtype('bool'))
+    """
+    if dtype is float:
+        return _default
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:
+        raise DtypeError(f"dtype: {dtype!r} is not a dtype") from None
+    if dtype.kind not in _RANK or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+        raise DtypeError(f"dtype: {dtype} is not supported")
+    return dtype.newbyteorder("=")
+
+
+def promote_types(a: np.dtype, b: np.dtype) -> np.dtype:
+    """The dtype that holds both, as in PyTorch: integer with float32 is float32.
+
+    >>> promote_types(int64, float16), promote_types(uint8, int8)
+    (dtype('float16'), dtype('int16'))
+    """
+    if a == b:
+        return a
+    rank_a, rank_b = _RANK[a.kind], _RANK[b.kind]
+    if rank_a == rank_b or (3 in (rank_a, rank_b) and 2 in (rank_a, rank_b)):
+        dtype = np.promote_types(a, b)
+        if _RANK[dtype.kind] != max(rank_a, rank_b):  # uint64 with a signed integer
+            raise DtypeError(f"promotion: no integer dtype holds both {a} and {b}")
+        return dtype
+    return a if rank_a > rank_b else b
+
+
+def result_type(*operands: Any) -> np.dtype:
+    """The dtype of an op on `operands` (tensors, arrays, Python numbers), by PyTorch's rules.
+
+    Tensors with dimensions decide before zero-dimensional ones, and those before Python numbers;
+    a later group matters only if it is of a higher kind (bool < integer < float < complex).
+
+    >>> result_type(np.ones(3, "f4"), 2.0), result_type(np.ones(3, "i8"), 2.0)
+    (dtype('float32'), dtype('float32'))
+    >>> result_type(np.ones(3, "f4"), np.ones((), "f8"))
+    dtype('float32')
+    """
+    groups: list[np.dtype | None] = [None, None, None]
+    for x in operands:
+        if isinstance(x, (bool, int, float, complex)):
+            level, dtype = 2, _scalar_dtype(x)
+        else:
+            level, dtype = (0 if x.ndim else 1), x.dtype
+        held = groups[level]
+        groups[level] = dtype if held is None else promote_types(held, dtype)
+    result: np.dtype | None = None
+    for dtype in groups:
+        if dtype is None:
+            continue
+        if result is None or _RANK[dtype.kind] > _RANK[result.kind]:
+            result = dtype if result is None else promote_types(result, dtype)
+    if result is None:
+        raise DtypeError("promotion: no operands")
+    return result
+
+
+def _scalar_dtype(x: bool | int | float | complex) -> np.dtype:
+    if isinstance(x, bool):
+        return bool_
+    if isinstance(x, int):
+        return int64
+    if isinstance(x, float):
+        return _default
+    return complex128 if _default == float64 else complex64
+
+
+def accumulator(dtype: np.dtype) -> np.dtype:
+    """The dtype in which sums of `dtype` are taken: float32 for float16, else itself."""
+    return float32 if dtype == float16 else dtype

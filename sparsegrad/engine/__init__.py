@@ -1,0 +1,1 @@
+"""The tape: primitives and their rules, the recorded graph, the switches."""

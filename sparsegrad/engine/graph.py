@@ -1,0 +1,269 @@
+"""The recorded graph: nodes, edges, and the backward walk.
+
+The engine knows tensors only through `Algebra`, the handful of methods it is handed; it imports
+neither tensors nor ops.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from sparsegrad.engine.mode import recording
+from sparsegrad.errors import GraphError
+
+__all__ = ["FREED", "Algebra", "Edge", "Node", "Version", "install_algebra", "walk"]
+
+Cotangent = Any  # Tensor or SparseTensor
+
+
+class Version:
+    """Counts in-place changes of one storage; shared by all views of it."""
+
+    __slots__ = ("n",)
+
+    def __init__(self) -> None:
+        self.n = 0
+
+
+class _Freed:
+    def __repr__(self) -> str:
+        return "FREED"
+
+
+FREED: Any = _Freed()  # stands where saved values were, after a backward pass used them
+
+# An edge: what an input of a recorded op came from. A plain tuple, because one is made per input
+# and op: (source node, or the leaf tensor itself; output index; shape; dtype).
+Edge = tuple[Any, int, tuple[int, ...], Any]
+
+_next_seq = itertools.count().__next__
+
+
+class Node:
+    """One recorded op: edges to where its inputs came from, and what its rules asked to keep.
+
+    Subclasses give `name`, `pull(g, wanted)` and `n_out`. `seq` rises with creation, so
+    descending `seq` is a topological order.
+    """
+
+    __slots__ = ("__weakref__", "edges", "hooks", "retains", "saved", "seq")
+
+    n_out = 1
+
+    def __init__(self, edges: tuple[Edge, ...], saved: Any) -> None:
+        self.edges = edges
+        self.saved = saved
+        self.seq = _next_seq()
+        self.hooks: dict[int, dict[int, Callable[[Cotangent], Any]]] | None = None
+        self.retains: dict[int, Any] | None = None  # output index -> weakref of the tensor
+
+    @property
+    def name(self) -> str:
+        """Name of the op."""
+        raise NotImplementedError
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """(node or leaf tensor, output index) of every differentiable input."""
+        return tuple((source, index) for source, index, _, _ in self.edges)
+
+    def pull(self, g: Any, wanted: Sequence[bool] | None) -> Sequence[Cotangent | None]:
+        """Cotangents of the inputs, one per edge. `g`: cotangent of the output, or a list of
+        them (None where nothing arrived) for several outputs. `wanted`: edges that matter."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+# A place where cotangents arrive: (node, output index), or (leaf tensor, 0). Looked up by
+# identity: tensors compare elementwise.
+Place = tuple[Any, int]
+Key = tuple[int, int]
+
+
+class Algebra(Protocol):
+    """What the engine needs of tensors; `sparsegrad.autograd.accumulate` says what each does."""
+
+    def place(self, op: str, tensor: Any) -> tuple[Place, Any]: ...
+    def upstream(self, op: str, tensor: Any, g: Any) -> Cotangent: ...
+    def present(self, tensor: Any, g: Cotangent | None, materialize: bool) -> Any: ...
+    def conform(self, g: Cotangent, shape: tuple[int, ...], dtype: Any, op: str) -> Cotangent: ...
+    def add(self, a: Cotangent, b: Cotangent, owned: bool) -> Cotangent: ...
+    def settle(self, g: Cotangent) -> Cotangent: ...
+    def fresh(self, result: Cotangent, g: Any, g_owned: bool, saved: Any) -> bool: ...
+    def run_hooks(self, hooks: Iterable[Callable[..., Any]], g: Cotangent) -> Cotangent: ...
+    def deposit(self, tensor: Any, g: Cotangent, owned: bool) -> None: ...
+
+
+algebra: Algebra
+
+
+def install_algebra(methods: Algebra) -> None:
+    """Hand the engine its methods; called once, by `sparsegrad.autograd.accumulate`."""
+    global algebra
+    algebra = methods
+
+
+def walk(
+    roots: Sequence[tuple[Place, Cotangent]],
+    *,
+    create_graph: bool,
+    retain_graph: bool,
+    capture: Sequence[Place] | None = None,
+) -> dict[Key, Cotangent]:
+    """Run the rules from `roots` down, each node once, after all of its cotangents have arrived.
+
+    Without `capture`, deposits into every leaf that requires a gradient and returns nothing. With
+    `capture`, visits only paths to those places and returns what arrived there, by
+    (id of the source, output index). Leaves are changed
+    after the whole walk succeeded, never half-way.
+    """
+    expand = None if capture is None else _on_path([source for (source, _), _ in roots], capture)
+    captured: dict[Key, Any] | None = None
+    if capture is not None:
+        captured = {(id(source), index): None for source, index in capture}
+    inbox: dict[Any, list[Any]] = {}  # node -> per output: None or [cotangent, owned]
+    leaves: dict[int, list[Any]] = {}  # id(leaf) -> [leaf, cotangent, owned]
+    heap: list[tuple[int, Node]] = []
+    retained: list[tuple[Any, Cotangent]] = []
+
+    def deliver(source: Any, index: int, g: Cotangent, owned: bool) -> None:
+        if isinstance(source, Node):
+            slots = inbox.get(source)
+            if slots is None:
+                inbox[source] = slots = [None] * source.n_out
+                heapq.heappush(heap, (-source.seq, source))
+            held = slots[index]
+            if held is None:
+                slots[index] = [g, owned]
+            else:
+                held[0] = algebra.add(held[0], g, held[1] and not create_graph)
+                held[1] = True
+            return
+        leaf = leaves.get(id(source))
+        if leaf is None:
+            leaves[id(source)] = [source, g, owned]
+        else:
+            leaf[1] = algebra.add(leaf[1], g, leaf[2] and not create_graph)
+            leaf[2] = True
+
+    token = recording.set(create_graph)
+    try:
+        for (source, index), g in roots:
+            deliver(source, index, g, False)
+        while heap:
+            node = heapq.heappop(heap)[1]
+            slots = inbox.pop(node)
+            if node.hooks is not None:
+                for index, hooks in node.hooks.items():
+                    if slots[index] is not None:
+                        slots[index] = [algebra.run_hooks(hooks.values(), slots[index][0]), False]
+            if node.retains is not None:
+                for index, ref in node.retains.items():
+                    tensor = ref()
+                    if tensor is not None and slots[index] is not None:
+                        retained.append((tensor, slots[index][0]))
+                        slots[index][1] = False
+            if captured is not None:
+                for index, held in enumerate(slots):
+                    if held is not None and (id(node), index) in captured:
+                        captured[id(node), index] = held[0]
+                        held[1] = False
+                if node not in expand:  # type: ignore[operator]
+                    continue
+            _visit(node, slots, expand, captured, retain_graph, deliver)
+        return _finish(leaves, retained, captured, create_graph)
+    finally:
+        recording.reset(token)
+
+
+def _visit(
+    node: Node,
+    slots: list[Any],
+    expand: set[Any] | None,
+    captured: dict[Key, Any] | None,
+    retain_graph: bool,
+    deliver: Callable[..., None],
+) -> None:
+    saved = node.saved
+    if saved is FREED:
+        raise GraphError(
+            f"backward: the values saved by {node.name} were freed by an earlier backward; "
+            "pass retain_graph=True to the first one to differentiate twice"
+        )
+    if node.n_out == 1:
+        g, g_owned = algebra.settle(slots[0][0]), slots[0][1]
+    else:
+        g = [None if held is None else algebra.settle(held[0]) for held in slots]
+        g_owned = False
+    wanted = None
+    if expand is not None:
+        wanted = [
+            (id(source), index) in captured or (isinstance(source, Node) and source in expand)  # type: ignore[operator]
+            for source, index, _, _ in node.edges
+        ]
+    try:
+        results = node.pull(g, wanted)
+    except Exception as error:
+        error.add_note(f"while differentiating {node.name}")
+        raise
+    if not retain_graph:
+        node.saved = FREED
+    ids = [id(result) for result in results]  # a result that two edges share is nobody's own
+    for position, (edge, result) in enumerate(zip(node.edges, results, strict=True)):
+        if result is None or (wanted is not None and not wanted[position]):
+            continue
+        source, index, shape, dtype = edge
+        conformed = algebra.conform(result, shape, dtype, node.name)
+        alone = len(ids) == 1 or ids.count(ids[position]) == 1
+        deliver(source, index, conformed, alone and algebra.fresh(conformed, g, g_owned, saved))
+
+
+def _finish(
+    leaves: dict[int, list[Any]],
+    retained: list[tuple[Any, Cotangent]],
+    captured: dict[Key, Any] | None,
+    create_graph: bool,
+) -> dict[Key, Cotangent]:
+    done = []
+    for leaf, g, owned in leaves.values():
+        hooks = leaf._leaf_hooks()
+        if hooks:
+            g, owned = algebra.run_hooks(hooks, g), False
+        done.append((leaf, g, owned and not create_graph))
+    if captured is not None:
+        for leaf, g, _ in done:
+            if (id(leaf), 0) in captured:
+                captured[id(leaf), 0] = g
+        return captured
+    for tensor, g in retained:
+        algebra.deposit(tensor, g, False)
+    for leaf, g, owned in done:
+        algebra.deposit(leaf, g, owned)
+    for leaf, _, _ in done:
+        for hook in leaf._post_hooks():
+            hook(leaf)
+    return {}
+
+
+def _on_path(roots: Iterable[Any], targets: Sequence[Place]) -> set[Node]:
+    """Nodes from which a target can be reached through at least one edge."""
+    ends = {(id(source), index) for source, index in targets}
+    stack = [source for source in roots if isinstance(source, Node)]
+    reached = set(stack)
+    while stack:
+        for source, *_ in stack.pop().edges:
+            if isinstance(source, Node) and source not in reached:
+                reached.add(source)
+                stack.append(source)
+    expand: set[Node] = set()
+    for node in sorted(reached, key=lambda node: node.seq):  # inputs before what they feed
+        for source, index, *_ in node.edges:
+            if (id(source), index) in ends or (isinstance(source, Node) and source in expand):
+                expand.add(node)
+                break
+    return expand

@@ -1,0 +1,175 @@
+"""Switches of the engine, one context variable each: recording, and the densify guard."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sparsegrad.config import current as settings
+from sparsegrad.errors import DensifyError, SparseEfficiencyWarning
+
+__all__ = [
+    "DensifyEvent",
+    "DensifyReport",
+    "densify",
+    "enable_grad",
+    "is_grad_enabled",
+    "no_grad",
+    "set_grad_enabled",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+recording: ContextVar[bool] = ContextVar("sparsegrad_recording", default=True)
+
+
+def is_grad_enabled() -> bool:
+    """Whether ops are being recorded in this thread or task."""
+    return recording.get()
+
+
+class set_grad_enabled:
+    """Turn recording on or off inside a `with` block or a decorated function.
+
+    >>> import sparsegrad as sg
+    >>> x = sg.tensor([1.0], requires_grad=True)
+    >>> with sg.set_grad_enabled(False):
+    ...     (x * 2).requires_grad
+    False
+    """
+
+    def __init__(self, mode: bool) -> None:
+        self._mode = bool(mode)
+        self._tokens: list[Token[bool]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(recording.set(self._mode))
+
+    def __exit__(self, *exc: object) -> None:
+        recording.reset(self._tokens.pop())
+
+    def __call__(self, fn: F) -> F:
+        @functools.wraps(fn)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with set_grad_enabled(self._mode):
+                return fn(*args, **kwargs)
+
+        return wrapped  # type: ignore[return-value]
+
+
+class no_grad(set_grad_enabled):
+    """Nothing is recorded inside.
+
+    >>> import sparsegrad as sg
+    >>> x = sg.tensor([1.0], requires_grad=True)
+    >>> with sg.no_grad():
+    ...     (x * 2).requires_grad
+    False
+    """
+
+    def __init__(self) -> None:
+        super().__init__(False)
+
+
+class enable_grad(set_grad_enabled):
+    """Ops are recorded inside, also within `no_grad`."""
+
+    def __init__(self) -> None:
+        super().__init__(True)
+
+
+@dataclass(frozen=True, slots=True)
+class DensifyEvent:
+    """One array that the library made dense without being asked: op name, shape, bytes."""
+
+    op: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(slots=True)
+class DensifyReport:
+    """What a `densify` guard saw."""
+
+    events: list[DensifyEvent] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes over all events."""
+        return sum(event.nbytes for event in self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    budget: int
+    on_exceed: str
+    report: DensifyReport
+    outer: _Guard | None
+
+
+_guard: ContextVar[_Guard | None] = ContextVar("sparsegrad_densify", default=None)
+
+
+class densify:
+    """A guard on dense arrays that nobody asked for.
+
+    budget: bytes that all events inside may take together.
+    on_exceed: "raise" (DensifyError), "warn" (SparseEfficiencyWarning) or "record".
+
+    An explicit `to_dense()` is asked for and is no event.
+
+    >>> import sparsegrad as sg
+    >>> w = sg.ones(4, 2, requires_grad=True)
+    >>> y = sg.tanh(w).take(sg.tensor([1, 1]), sparse_grad=True).sum()
+    >>> with sg.densify(on_exceed="record") as report:
+    ...     y.backward()
+    >>> [(event.op, event.shape) for event in report.events]
+    []
+    """
+
+    def __init__(self, budget: int = 0, on_exceed: str = "raise") -> None:
+        if on_exceed not in ("raise", "warn", "record"):
+            raise ValueError(
+                f"densify: on_exceed must be 'raise', 'warn' or 'record', got {on_exceed!r}"
+            )
+        self._args = (int(budget), on_exceed)
+        self._tokens: list[Token[_Guard | None]] = []
+
+    def __enter__(self) -> DensifyReport:
+        guard = _Guard(*self._args, DensifyReport(), _guard.get())
+        self._tokens.append(_guard.set(guard))
+        return guard.report
+
+    def __exit__(self, *exc: object) -> None:
+        _guard.reset(self._tokens.pop())
+
+
+def report_densify(op: str, shape: tuple[int, ...], itemsize: int) -> None:
+    """Tell the guards that `op` is about to make a dense array; may raise, before it is made."""
+    nbytes = itemsize
+    for n in shape:
+        nbytes *= n
+    event = DensifyEvent(op, tuple(shape), nbytes)
+    guard = _guard.get()
+    text = f"{op}: makes a dense array of shape {event.shape} ({nbytes} bytes) of a sparse tensor"
+    if guard is None:
+        now = settings.get()
+        if nbytes > now.densify_budget:
+            _act(now.densify, text)
+        return
+    while guard is not None:
+        if guard.report.nbytes + nbytes > guard.budget:
+            _act(guard.on_exceed, text)
+        guard.report.events.append(event)
+        guard = guard.outer
+
+
+def _act(action: str, text: str) -> None:
+    if action == "raise":
+        raise DensifyError(text)
+    if action == "warn":
+        warnings.warn(text, SparseEfficiencyWarning, stacklevel=2)

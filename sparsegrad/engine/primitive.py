@@ -1,0 +1,516 @@
+"""Primitives: a forward on raw arrays, and one gradient rule per differentiable input.
+
+    @primitive
+    def mul_p(xp, a, b):
+        return xp.multiply(a, b)
+
+    mul_p.defvjp(a=lambda g, b: g * b, b=lambda g, a: g * a)
+
+The first parameter is `xp` (the array module) or `be` (the backend). Further positional
+parameters are differentiable inputs (`=None` makes one optional, `*xs` takes any number),
+keyword-only ones are static. A rule's parameters say what it needs, by name, and that is what is
+kept for it:
+
+    g              the cotangent of the output (always first; a list for several outputs)
+    out, <output>  the output, by its name where there are several
+    <input>        an input           <input>_meta  its shape and dtype, without keeping it
+    <static>       a static argument  <aux>         an auxiliary result
+    needs          joint rules only: which of their inputs need a gradient
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from sparsegrad import backends, dtypes
+from sparsegrad.engine.graph import Node, Version
+from sparsegrad.engine.mode import recording
+from sparsegrad.errors import DeviceError, DtypeError, GraphError, ShapeError, SparsegradError
+
+__all__ = ["Meta", "Primitive", "primitive", "registry"]
+
+registry: dict[str, Primitive] = {}
+
+_SCALARS = (int, float, bool, complex)
+_INPUT, _META, _STATIC, _OUT, _AUX, _XS, _XS_META = range(7)
+
+# The tensor class, handed over by `sparsegrad.tensor`: the engine does not import it.
+_Tensor: Any = None
+_make: Callable[[Any, Any, int], Any]
+_convert: Callable[[Any, str], Any]
+
+
+def use_tensor_type(cls: Any, make: Callable[..., Any], convert: Callable[..., Any]) -> None:
+    """Hand the engine the class that primitives take and return."""
+    global _Tensor, _make, _convert
+    _Tensor, _make, _convert = cls, make, convert
+
+
+class Meta(NamedTuple):
+    """What a rule may ask of an input without keeping it alive."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class _Rule(NamedTuple):
+    fn: Callable[..., Any]
+    inputs: tuple[str, ...]
+    wants: tuple[str, ...]
+    joint: bool
+    sparse_g: bool
+
+
+class _Step(NamedTuple):
+    """One rule of one call: where its arguments lie in `saved`, and which edges it serves."""
+
+    fn: Callable[..., Any]
+    slots: tuple[int, ...]
+    edges: tuple[int | None, ...]  # per input of the rule: its edge, None if not needed
+    joint: bool
+    needs: bool
+    sparse_g: bool
+
+
+class _Plan(NamedTuple):
+    """What one combination of inputs that need gradients keeps and runs."""
+
+    inputs: tuple[int, ...]  # argument positions that get an edge
+    saves: tuple[tuple[int, Any], ...]  # (kind, which) per saved slot
+    tensors: tuple[int, ...]  # slots that hold input tensors (checked for in-place changes)
+    outs: tuple[tuple[int, int], ...]  # (slot, output index) of saved outputs
+    steps: tuple[_Step, ...]
+
+
+class PrimitiveNode(Node):
+    """A recorded call of a primitive."""
+
+    __slots__ = ("args_meta", "n_out", "plan", "primitive", "versions")
+
+    primitive: Primitive
+    plan: _Plan
+    versions: tuple[int, ...] | None
+    args_meta: Any
+
+    @property
+    def name(self) -> str:
+        return self.primitive.name.removesuffix("_p")
+
+    def pull(self, g: Any, wanted: Any) -> list[Any]:
+        plan = self.plan
+        saved = self.saved
+        if plan.tensors:
+            self._check_versions(plan.tensors, saved)
+        if plan.outs:
+            saved = self._rewrap(plan.outs, saved)
+        if self.n_out > 1:
+            g = [_zeros(m) if gi is None else gi for gi, m in zip(g, self.args_meta, strict=True)]
+        results: list[Any] = [None] * len(self.edges)
+        for fn, slots, edges, joint, needs, sparse_g in plan.steps:
+            if joint:
+                live = [e is not None and (wanted is None or wanted[e]) for e in edges]
+                if not any(live):
+                    continue
+                args = [saved[s] for s in slots]
+                if needs:
+                    args.append(tuple(live))
+                for e, gi in zip(edges, fn(self._dense(g, sparse_g), *args), strict=True):
+                    if e is not None:
+                        results[e] = gi
+                continue
+            edge = edges[0]
+            if wanted is None or wanted[edge]:
+                results[edge] = fn(self._dense(g, sparse_g), *[saved[s] for s in slots])
+        return results
+
+    def _dense(self, g: Any, sparse_g: bool) -> Any:
+        """`g` itself, or made dense (an event) for a rule that cannot take a sparse one."""
+        if sparse_g or isinstance(g, _Tensor):
+            return g
+        if type(g) is list:
+            return [gi if isinstance(gi, _Tensor) else gi._densify(self.name) for gi in g]
+        return g._densify(f"backward of {self.name}")
+
+    def _check_versions(self, tensors: tuple[int, ...], saved: Any) -> None:
+        for k, slot in enumerate(tensors):
+            for i, t in enumerate(saved[slot] if type(saved[slot]) is tuple else (saved[slot],)):
+                version = getattr(t, "_version", None)
+                if version is not None and version.n != self._expected(k, i):
+                    raise GraphError(
+                        f"backward: an input that {self.name} saved, of shape {t.shape}, was "
+                        f"changed in place afterwards (version {version.n}, expected "
+                        f"{self._expected(k, i)}); change a clone instead"
+                    )
+
+    def _expected(self, k: int, i: int) -> int:
+        if self.versions is None:
+            return 0
+        held = self.versions[k]
+        return held[i] if isinstance(held, tuple) else held
+
+    def _rewrap(self, outs: tuple[tuple[int, int], ...], saved: Any) -> list[Any]:
+        """Outputs are kept as bare arrays (a tensor would close the cycle out -> node -> out)
+        and get their node back here, so that second derivatives pass through them."""
+        saved = list(saved)
+        for slot, index in outs:
+            array, version, expected = saved[slot]
+            if version.n != expected:
+                raise GraphError(
+                    f"backward: the output that {self.name} saved, of shape {array.shape}, was "
+                    f"changed in place afterwards (version {version.n}, expected {expected}); "
+                    "change a clone instead"
+                )
+            saved[slot] = _make(array, self, index)
+        return saved
+
+
+def _zeros(meta: Meta) -> Any:
+    return _make(np.broadcast_to(np.zeros((), meta.dtype), meta.shape), None, 0)
+
+
+class Primitive:
+    """A differentiable function of arrays. Make one with `@primitive`."""
+
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        *,
+        aux: tuple[str, ...] = (),
+        outputs: tuple[str, ...] = (),
+        view: bool = False,
+        promote: str = "same",
+    ) -> None:
+        if promote not in ("same", "float", "none"):
+            raise ValueError(f"primitive: promote must be 'same', 'float' or 'none', got {promote}")
+        self.forward, self.name, self.__doc__ = forward, forward.__name__, forward.__doc__
+        self.__module__ = forward.__module__
+        self.aux, self.outputs, self.view, self.promote = aux, outputs, view, promote
+        params = list(inspect.signature(forward).parameters.values())
+        if not params or params[0].name not in ("xp", "be"):
+            raise TypeError(f"{self.name}: the first parameter must be 'xp' or 'be'")
+        self._takes_xp = params[0].name == "xp"
+        self.inputs = tuple(p.name for p in params[1:] if p.kind is p.POSITIONAL_OR_KEYWORD)
+        variadic = [p.name for p in params if p.kind is p.VAR_POSITIONAL]
+        self.variadic = variadic[0] if variadic else None
+        statics = [p for p in params if p.kind is p.KEYWORD_ONLY]
+        self.statics = tuple(p.name for p in statics)
+        self._defaults = {p.name: p.default for p in statics if p.default is not p.empty}
+        self.rules: list[_Rule] = []
+        self.sparse: Callable[..., Any] | None = None
+        self._plans: dict[tuple[int, int], _Plan | None] = {}
+        self._plain = not aux and not outputs
+        if self.name in registry:
+            raise TypeError(f"primitive {self.name} is defined twice")
+        registry[self.name] = self
+
+    def __repr__(self) -> str:
+        return f"<primitive {self.name}>"
+
+    # ---- rules ---------------------------------------------------------------------------------
+    def defvjp(
+        self,
+        *joint: Any,
+        sparse_g: bool | tuple[str, ...] = False,
+        **rules: Callable[..., Any],
+    ) -> Primitive:
+        """Add gradient rules: `name=rule`, or `("a", "b"), rule` for a joint one.
+
+        sparse_g: True, or the inputs whose rules take a sparse cotangent; others get a dense one.
+        An unknown input, or a rule that asks for an unknown name, raises TypeError here.
+        """
+        if joint:
+            names, rule = joint
+            self._add(tuple(names), rule, True, bool(sparse_g))
+        for name, rule in rules.items():
+            takes_sparse = sparse_g if isinstance(sparse_g, bool) else name in sparse_g
+            self._add((name,), rule, name == self.variadic, takes_sparse)
+        self._plans.clear()
+        return self
+
+    def _add(
+        self, names: tuple[str, ...], fn: Callable[..., Any], joint: bool, sparse_g: bool
+    ) -> None:
+        differentiable = (*self.inputs, self.variadic)
+        for name in names:
+            if name not in differentiable:
+                raise TypeError(f"{self.name}: no differentiable input {name!r} to give a rule to")
+            if any(name in rule.inputs for rule in self.rules):
+                raise TypeError(f"{self.name}: input {name!r} has two rules")
+        wants = tuple(inspect.signature(fn).parameters)
+        if not wants or wants[0] != "g":
+            raise TypeError(f"{self.name}: the first parameter of a rule must be 'g', got {wants}")
+        known = {*differentiable, *self.statics, *self.aux}
+        known |= {f"{name}_meta" for name in differentiable}
+        known |= set(self.outputs) or {"out"}
+        if joint:
+            known.add("needs")
+        if unknown := sorted(set(wants[1:]) - known):
+            raise TypeError(f"{self.name}: the rule for {names} asks for unknown {unknown}")
+        if "needs" in wants and wants[-1] != "needs":
+            raise TypeError(f"{self.name}: 'needs' must be the last parameter of a rule")
+        self.rules.append(_Rule(fn, names, wants[1:], joint, sparse_g))
+
+    def defsparse(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Say what a call with a SparseTensor among its inputs means (a decorator)."""
+        self.sparse = fn
+        return fn
+
+    # ---- the call ------------------------------------------------------------------------------
+    def __call__(self, *args: Any, **static: Any) -> Any:
+        tensor_type = _Tensor
+        arrays: list[Any] = []
+        needs = 0
+        first: Any = None
+        dtype: Any = None
+        uniform = True
+        complex_scalar = False
+        bit = 1
+        for a in args:
+            if isinstance(a, tensor_type):
+                data = a.data
+                arrays.append(data)
+                if a._requires_grad:
+                    needs |= bit
+                if dtype is None:
+                    first, dtype = data, data.dtype
+                elif data.dtype is not dtype and data.dtype != dtype:
+                    uniform = False
+                if type(data) is not type(first):
+                    raise DeviceError(self._complain(args, "arguments are on different devices"))
+            elif a is None or type(a) in _SCALARS:
+                arrays.append(a)
+                complex_scalar = complex_scalar or type(a) is complex
+            else:
+                return self._foreign(args, static)
+            bit += bit
+        if first is None:
+            return self._foreign(args, static)
+        if (not uniform or dtype.kind != "f" or complex_scalar) and self.promote != "none":
+            arrays = self._promoted(arrays)
+        if type(first) is np.ndarray and self._takes_xp:
+            lib: Any = np
+        else:
+            lib = backends.for_array(first)
+            if self._takes_xp:
+                lib = lib.xp
+        try:
+            result = self.forward(lib, *arrays, **static)
+        except SparsegradError:
+            raise
+        except (ValueError, TypeError, IndexError) as error:
+            raise self._explained(error, args) from error
+        record = needs and recording.get()
+        if self._plain:
+            if isinstance(result, np.generic):
+                result = np.asarray(result)
+            if not record or result.dtype.kind not in "fc":
+                out = _make(result, None, 0)
+            else:
+                out = self._record(args, static, needs, (result,), ())[0]
+            if self.view:
+                self._share_version(args[0], first, out)
+            return out
+        n = len(self.outputs) or 1
+        outs = tuple(np.asarray(r) if isinstance(r, np.generic) else r for r in result[:n])
+        if record:
+            tensors = self._record(args, static, needs, outs, result[n:])
+        else:
+            tensors = tuple(_make(r, None, 0) for r in outs)
+        return tensors if self.outputs else tensors[0]
+
+    def _record(
+        self, args: Any, static: dict[str, Any], needs: int, outs: tuple[Any, ...], aux: Any
+    ) -> tuple[Any, ...]:
+        key = (len(args), needs)
+        try:
+            plan = self._plans[key]
+        except KeyError:
+            plan = self._plans[key] = self._make_plan(*key)
+        if plan is None:
+            return tuple(_make(r, None, 0) for r in outs)
+        edges = []
+        for i in plan.inputs:
+            a = args[i]
+            node = a._node
+            edges.append((a if node is None else node, a._index, a.data.shape, a.data.dtype))
+        saved: Any = ()
+        versions = None
+        if plan.saves:
+            saved = [self._keep(kind, which, args, static, outs, aux) for kind, which in plan.saves]
+            if plan.tensors:
+                versions = _versions(saved, plan.tensors)
+        node = PrimitiveNode(tuple(edges), saved)
+        node.primitive, node.plan, node.versions = self, plan, versions
+        node.n_out = len(outs)
+        node.args_meta = [Meta(r.shape, r.dtype) for r in outs] if len(outs) > 1 else None
+        tensors = tuple([_make(r, node, i) for i, r in enumerate(outs)])
+        for slot, index in plan.outs:
+            version = saved[slot][1]
+            tensors[index]._version = version
+        return tensors
+
+    def _keep(self, kind: int, which: Any, args: Any, static: Any, outs: Any, aux: Any) -> Any:
+        if kind == _INPUT:
+            return args[which]
+        if kind == _OUT:
+            return outs[which], Version(), 0
+        if kind == _STATIC:
+            return static[which] if which in static else self._defaults[which]
+        if kind == _META:
+            return _meta(args[which])
+        if kind == _AUX:
+            return aux[which]
+        if kind == _XS:
+            return args
+        return tuple(_meta(a) for a in args)
+
+    def _make_plan(self, n_args: int, needs: int) -> _Plan | None:
+        names = (self.variadic,) * n_args if self.variadic else self.inputs
+        ruled = {name for rule in self.rules for name in rule.inputs}
+        inputs = tuple(i for i in range(n_args) if needs >> i & 1 and names[i] in ruled)
+        if not inputs:
+            return None
+        saves: dict[tuple[int, Any], int] = {}
+        steps = []
+        for rule in self.rules:
+            if self.variadic:
+                positions = list(range(n_args))
+            else:
+                positions = [self.inputs.index(name) for name in rule.inputs]
+            if not any(i in inputs for i in positions):
+                continue
+            wants = [w for w in rule.wants if w != "needs"]
+            slots = tuple(saves.setdefault(self._source(w), len(saves)) for w in wants)
+            edges = tuple(inputs.index(i) if i in inputs else None for i in positions)
+            steps.append(
+                _Step(rule.fn, slots, edges, rule.joint, "needs" in rule.wants, rule.sparse_g)
+            )
+        kinds = list(saves)
+        return _Plan(
+            inputs,
+            tuple(kinds),
+            tuple(s for s, (kind, _) in enumerate(kinds) if kind in (_INPUT, _XS)),
+            tuple((s, which) for s, (kind, which) in enumerate(kinds) if kind == _OUT),
+            tuple(steps),
+        )
+
+    def _source(self, want: str) -> tuple[int, Any]:
+        if want in self.outputs:
+            return _OUT, self.outputs.index(want)
+        if want == "out":
+            return _OUT, 0
+        if want in self.aux:
+            return _AUX, self.aux.index(want)
+        if want in self.statics:
+            return _STATIC, want
+        if want == self.variadic:
+            return _XS, None
+        if want == f"{self.variadic}_meta":
+            return _XS_META, None
+        if want in self.inputs:
+            return _INPUT, self.inputs.index(want)
+        return _META, self.inputs.index(want.removesuffix("_meta"))
+
+    # ---- arguments that need more than the fast path -------------------------------------------
+    def _foreign(self, args: Any, static: dict[str, Any]) -> Any:
+        """Inputs that are not tensors or numbers: sparse tensors, arrays, lists."""
+        if any(getattr(a, "_is_sparse", False) for a in args):
+            if self.sparse is None:
+                raise TypeError(self._complain(args, "no meaning for sparse tensors"))
+            return self.sparse(*args, **static)
+        seen = any(isinstance(a, _Tensor) for a in args)
+        converted = []
+        for a in args:
+            if not (a is None or isinstance(a, _Tensor) or (seen and type(a) in _SCALARS)):
+                a, seen = _convert(a, self.name), True
+            converted.append(a)
+        if not seen:
+            raise TypeError(self._complain(args, "needs at least one tensor"))
+        return self(*converted, **static)
+
+    def _promoted(self, arrays: list[Any]) -> list[Any]:
+        operands = [a for a in arrays if a is not None]
+        dtype = dtypes.result_type(*operands)
+        if self.promote == "float" and dtype.kind not in "fc":
+            dtype = dtypes.get_default_dtype()
+        return [
+            a.astype(dtype, copy=False) if hasattr(a, "dtype") else a for a in arrays
+        ]  # Python numbers stay: they never widen an array that has the result's dtype
+
+    def _share_version(self, source: Any, array: Any, out: Any) -> None:
+        """A view shares the in-place counter of what it looks into."""
+        if out.data is array or out.data.base is not None:
+            if source._version is None:
+                source._version = Version()
+            out._version = source._version
+
+    def _complain(self, args: Any, problem: str) -> str:
+        names = (
+            [f"{self.variadic}[{i}]" for i in range(len(args))] if self.variadic else self.inputs
+        )
+        found = ", ".join(f"{n}: {describe(a)}" for n, a in zip(names, args, strict=False))
+        return f"{self.name.removesuffix('_p')}: {problem}; got {found}"
+
+    def _explained(self, error: Exception, args: Any) -> Exception:
+        """The error of an array library, with the op and its arguments named."""
+        text = self._complain(args, str(error))
+        if isinstance(error, IndexError) and not isinstance(error, np.exceptions.AxisError):
+            return IndexError(text)
+        if isinstance(error, ValueError):
+            return ShapeError(text)
+        return DtypeError(text)
+
+
+def describe(a: Any) -> str:
+    """What an argument is, for error messages: type, shape, dtype."""
+    if hasattr(a, "shape") and hasattr(a, "dtype"):
+        return f"{type(a).__name__}{tuple(a.shape)} {a.dtype}"
+    return repr(a) if type(a) in _SCALARS or a is None else type(a).__name__
+
+
+def _meta(a: Any) -> Meta:
+    if isinstance(a, _Tensor):
+        return Meta(a.data.shape, a.data.dtype)
+    return Meta((), dtypes.result_type(a))
+
+
+def _versions(saved: Any, tensors: tuple[int, ...]) -> tuple[Any, ...] | None:
+    """In-place counters of saved inputs at this moment; None if all are zero (the usual case)."""
+    found = []
+    changed = False
+    for slot in tensors:
+        held = saved[slot]
+        if type(held) is tuple:
+            counts: Any = tuple(_count(t) for t in held)
+            changed = changed or any(counts)
+        else:
+            counts = _count(held)
+            changed = changed or counts > 0
+        found.append(counts)
+    return tuple(found) if changed else None
+
+
+def _count(t: Any) -> int:
+    version = getattr(t, "_version", None)
+    return 0 if version is None else version.n
+
+
+T = TypeVar("T")
+
+
+def primitive(forward: Any = None, **options: Any) -> Any:
+    """Make a Primitive of a function on arrays; see the module's description.
+
+    aux: names of residuals returned after the outputs: saved for rules, not differentiated.
+    outputs: names of the outputs where there are several.
+    view: the output may share memory with the first input (in-place counters are then shared).
+    promote: "same" brings inputs to one dtype, "float" also makes integers floating point,
+        "none" leaves them.
+    """
+    if forward is None:
+        return lambda fn: Primitive(fn, **options)
+    return Primitive(forward, **options)

@@ -1,0 +1,46 @@
+"""Exceptions and warnings. Every message names the op, the argument, and what was found."""
+
+from __future__ import annotations
+
+__all__ = [
+    "DensifyError",
+    "DeviceError",
+    "DtypeError",
+    "GraphError",
+    "PatternError",
+    "ShapeError",
+    "SparseEfficiencyWarning",
+    "SparsegradError",
+]
+
+
+class SparsegradError(Exception):
+    """Base class of every error that sparsegrad raises on purpose."""
+
+
+class ShapeError(SparsegradError, ValueError):
+    """Shapes of the arguments do not fit the op."""
+
+
+class DtypeError(SparsegradError, TypeError):
+    """A dtype is not supported, or cannot require a gradient."""
+
+
+class DeviceError(SparsegradError, RuntimeError):
+    """A device is not available, or the arguments live on different ones."""
+
+
+class GraphError(SparsegradError, RuntimeError):
+    """The recorded graph cannot be differentiated as asked."""
+
+
+class DensifyError(SparsegradError, RuntimeError):
+    """A sparse tensor would have been turned dense where that is forbidden or meaningless."""
+
+
+class PatternError(SparsegradError, ValueError):
+    """Index arrays do not describe a sparse tensor of the given shape."""
+
+
+class SparseEfficiencyWarning(UserWarning):
+    """The result is right, but a slow or memory-hungry path produced it."""

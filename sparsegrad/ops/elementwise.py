@@ -1,0 +1,439 @@
+"""Elementwise ops: arithmetic, powers, exponentials, activations, comparisons, casts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from sparsegrad import dtypes, random
+from sparsegrad.engine.primitive import primitive
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sparsegrad.tensor import Tensor
+
+__all__ = [
+    "abs",
+    "add",
+    "cast",
+    "clone",
+    "div",
+    "dropout",
+    "eq",
+    "exp",
+    "ge",
+    "gt",
+    "le",
+    "log",
+    "lt",
+    "maximum",
+    "minimum",
+    "mul",
+    "ne",
+    "neg",
+    "pow",
+    "relu",
+    "sigmoid",
+    "sqrt",
+    "sub",
+    "tanh",
+    "where",
+]
+
+
+# ---- arithmetic --------------------------------------------------------------------------------
+@primitive
+def add_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.add(a, b)
+
+
+add_p.defvjp(a=lambda g: g, b=lambda g: g, sparse_g=True)
+
+
+@primitive
+def sub_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.subtract(a, b)
+
+
+sub_p.defvjp(a=lambda g: g, b=lambda g: -g, sparse_g=True)
+
+
+@primitive
+def mul_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.multiply(a, b)
+
+
+mul_p.defvjp(a=lambda g, b: g * b, b=lambda g, a: g * a, sparse_g=True)
+
+
+@primitive(promote="float")
+def div_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.true_divide(a, b)
+
+
+div_p.defvjp(a=lambda g, b: g / b, b=lambda g, out, b: -(g * (out / b)), sparse_g=True)
+
+
+@primitive
+def neg_p(xp: Any, x: Any) -> Any:
+    return xp.negative(x)
+
+
+neg_p.defvjp(x=lambda g: -g, sparse_g=True)
+
+
+@primitive
+def pow_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.power(a, b)
+
+
+def _pow_base(g: Any, a: Any, b: Any) -> Any:
+    if isinstance(b, (int, float)):
+        return g * 0 if b == 0 else g * (b * a ** (b - 1))
+    return g * where(b == 0, 0, b * a ** where(b == 0, 1, b - 1))  # x ** 0 is 1 at x = 0 too
+
+
+def _pow_exponent(g: Any, out: Any, a: Any) -> Any:
+    if isinstance(a, (int, float)):
+        return g * out * (math.log(a) if a > 0 else 0.0 if a == 0 else float("nan"))
+    return g * where(a == 0, 0, out * log(where(a == 0, 1, a)))  # 0 ** b stays 0
+
+
+pow_p.defvjp(a=_pow_base, b=_pow_exponent, sparse_g=True)
+
+
+@primitive
+def maximum_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.maximum(a, b)
+
+
+@primitive
+def minimum_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.minimum(a, b)
+
+
+def _share(g: Any, first: Any, second: Any) -> Any:
+    """All of g where `first` wins, half of it in a tie, as in PyTorch."""
+    return g * where(first > second, 1.0, where(first == second, 0.5, 0.0))
+
+
+maximum_p.defvjp(a=lambda g, a, b: _share(g, a, b), b=lambda g, a, b: _share(g, b, a))
+minimum_p.defvjp(
+    a=lambda g, a, b: _share(g, -a, -b),
+    b=lambda g, a, b: _share(g, -b, -a),
+)
+
+
+# ---- functions of one argument -----------------------------------------------------------------
+@primitive(promote="float")
+def exp_p(xp: Any, x: Any) -> Any:
+    return xp.exp(x)
+
+
+exp_p.defvjp(x=lambda g, out: g * out, sparse_g=True)
+
+
+@primitive(promote="float")
+def log_p(xp: Any, x: Any) -> Any:
+    return xp.log(x)
+
+
+log_p.defvjp(x=lambda g, x: g / x, sparse_g=True)
+
+
+@primitive(promote="float")
+def sqrt_p(xp: Any, x: Any) -> Any:
+    return xp.sqrt(x)
+
+
+sqrt_p.defvjp(x=lambda g, out: g / (2 * out), sparse_g=True)
+
+
+@primitive(promote="float")
+def tanh_p(xp: Any, x: Any) -> Any:
+    return xp.tanh(x)
+
+
+tanh_p.defvjp(x=lambda g, out: g * (1 - out * out), sparse_g=True)
+
+
+@primitive(promote="float")
+def sigmoid_p(xp: Any, x: Any) -> Any:
+    # 0.5 * (1 + tanh(x / 2)): no overflow for either sign.
+    return 0.5 * (1 + xp.tanh(0.5 * x))
+
+
+sigmoid_p.defvjp(x=lambda g, out: g * (out * (1 - out)), sparse_g=True)
+
+
+@primitive
+def relu_p(xp: Any, x: Any) -> Any:
+    return xp.maximum(x, 0)
+
+
+# The subgradient at 0 is 0, as in PyTorch; `out > 0` keeps the output, which is needed anyway.
+relu_p.defvjp(x=lambda g, out: g * (out > 0), sparse_g=True)
+
+
+@primitive
+def abs_p(xp: Any, x: Any) -> Any:
+    return xp.abs(x)
+
+
+@primitive
+def sign_p(xp: Any, x: Any) -> Any:
+    return xp.sign(x)
+
+
+abs_p.defvjp(x=lambda g, x: g * sign_p(x), sparse_g=True)
+
+
+# ---- comparisons (no gradient) -----------------------------------------------------------------
+@primitive
+def eq_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.equal(a, b)
+
+
+@primitive
+def ne_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.not_equal(a, b)
+
+
+@primitive
+def lt_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.less(a, b)
+
+
+@primitive
+def le_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.less_equal(a, b)
+
+
+@primitive
+def gt_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.greater(a, b)
+
+
+@primitive
+def ge_p(xp: Any, a: Any, b: Any) -> Any:
+    return xp.greater_equal(a, b)
+
+
+# ---- choice, copies, dtypes, dropout -----------------------------------------------------------
+@primitive
+def where_p(xp: Any, a: Any, b: Any, *, mask: Any) -> Any:
+    return xp.where(mask, a, b)
+
+
+where_p.defvjp(
+    a=lambda g, mask: where_p(g, 0, mask=mask),
+    b=lambda g, mask: where_p(0, g, mask=mask),
+)
+
+
+@primitive
+def clone_p(xp: Any, x: Any) -> Any:
+    return x.copy()
+
+
+clone_p.defvjp(x=lambda g: g, sparse_g=True)
+
+
+@primitive(view=True, promote="none")
+def cast_p(xp: Any, x: Any, *, dtype: Any) -> Any:
+    return x.astype(dtype, copy=False)
+
+
+cast_p.defvjp(x=lambda g: g, sparse_g=True)  # the engine casts g back to the input's dtype
+
+
+# ---- public names ------------------------------------------------------------------------------
+def add(a: Any, b: Any) -> Any:
+    """a + b, broadcast; dense or sparse.
+
+    Two sparse tensors give a sparse one on the union of their patterns; sparse plus dense is
+    dense. Shapes: broadcastable to one another; sparse operands must have the same shape.
+
+    >>> import sparsegrad as sg
+    >>> sg.add(sg.tensor([1.0, 2.0]), 1)
+    tensor([2., 3.])
+    """
+    return add_p(a, b)
+
+
+def sub(a: Any, b: Any) -> Any:
+    """a - b, broadcast; dense or sparse as in `add`.
+
+    >>> import sparsegrad as sg
+    >>> sg.sub(sg.tensor([1.0, 2.0]), 1)
+    tensor([0., 1.])
+    """
+    return sub_p(a, b)
+
+
+def mul(a: Any, b: Any) -> Any:
+    """a * b, broadcast; dense or sparse.
+
+    Sparse times dense keeps the pattern, sparse times sparse gives the intersection.
+
+    >>> import sparsegrad as sg
+    >>> sg.mul(sg.tensor([1.0, 2.0]), 3)
+    tensor([3., 6.])
+    """
+    return mul_p(a, b)
+
+
+def div(a: Any, b: Any) -> Any:
+    """a / b, broadcast; integers give floating point. A sparse `a` keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.div(sg.tensor([1.0, 2.0]), 2)
+    tensor([0.5, 1. ])
+    """
+    return div_p(a, b)
+
+
+def neg(x: Any) -> Any:
+    """-x, same shape."""
+    return neg_p(x)
+
+
+def pow(base: Any, exponent: Any) -> Any:
+    """base ** exponent, broadcast. The gradient is PyTorch's at 0: 0 for exponent 0, and for the
+    exponent where the base is 0.
+
+    >>> import sparsegrad as sg
+    >>> sg.pow(sg.tensor([1.0, 2.0]), 3)
+    tensor([1., 8.])
+    """
+    return pow_p(base, exponent)
+
+
+def maximum(a: Any, b: Any) -> Tensor:
+    """The larger of a and b, broadcast; a tie shares the gradient equally."""
+    return maximum_p(a, b)
+
+
+def minimum(a: Any, b: Any) -> Tensor:
+    """The smaller of a and b, broadcast; a tie shares the gradient equally."""
+    return minimum_p(a, b)
+
+
+def exp(x: Any) -> Tensor:
+    """e ** x, same shape."""
+    return exp_p(x)
+
+
+def log(x: Any) -> Tensor:
+    """Natural logarithm, same shape."""
+    return log_p(x)
+
+
+def sqrt(x: Any) -> Any:
+    """Square root, same shape; a SparseTensor keeps its pattern."""
+    return sqrt_p(x)
+
+
+def tanh(x: Any) -> Any:
+    """Hyperbolic tangent, same shape; a SparseTensor keeps its pattern."""
+    return tanh_p(x)
+
+
+def sigmoid(x: Any) -> Tensor:
+    """1 / (1 + exp(-x)), same shape, without overflow for either sign."""
+    return sigmoid_p(x)
+
+
+def relu(x: Any) -> Any:
+    """max(x, 0), same shape, subgradient 0 at 0; a SparseTensor keeps its pattern."""
+    return relu_p(x)
+
+
+def abs(x: Any) -> Any:
+    """Absolute value, same shape, subgradient 0 at 0; a SparseTensor keeps its pattern."""
+    return abs_p(x)
+
+
+def eq(a: Any, b: Any) -> Tensor:
+    """a == b elementwise, broadcast, as bool."""
+    return eq_p(a, b)
+
+
+def ne(a: Any, b: Any) -> Tensor:
+    """a != b elementwise, broadcast, as bool."""
+    return ne_p(a, b)
+
+
+def lt(a: Any, b: Any) -> Tensor:
+    """a < b elementwise, broadcast, as bool."""
+    return lt_p(a, b)
+
+
+def le(a: Any, b: Any) -> Tensor:
+    """a <= b elementwise, broadcast, as bool."""
+    return le_p(a, b)
+
+
+def gt(a: Any, b: Any) -> Tensor:
+    """a > b elementwise, broadcast, as bool."""
+    return gt_p(a, b)
+
+
+def ge(a: Any, b: Any) -> Tensor:
+    """a >= b elementwise, broadcast, as bool."""
+    return ge_p(a, b)
+
+
+def where(mask: Any, a: Any, b: Any) -> Tensor:
+    """Elements of `a` where `mask` is true, of `b` elsewhere; all three broadcast.
+
+    >>> import sparsegrad as sg
+    >>> x = sg.tensor([-1.0, 2.0])
+    >>> sg.where(x > 0, x, 0)
+    tensor([0., 2.])
+    """
+    from sparsegrad.tensor import as_tensor
+
+    mask = as_tensor(mask, dtypes.bool_)
+    if not hasattr(a, "shape") and not hasattr(b, "shape"):
+        a = as_tensor(a)
+    return where_p(a, b, mask=mask.data)
+
+
+def clone(x: Any) -> Any:
+    """A copy of the data, recorded: gradients flow to `x`. Same shape."""
+    return clone_p(x)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """`x` in another dtype, same shape; `x` itself if it has that dtype. Gradients are cast back.
+
+    >>> import sparsegrad as sg
+    >>> sg.cast(sg.tensor([1, 2]), "float32")
+    tensor([1., 2.])
+    """
+    dtype: np.dtype = dtypes.as_dtype(dtype)
+    return x if x.dtype == dtype else cast_p(x, dtype=dtype)
+
+
+def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
+    """Elements set to 0 with probability `p`, the rest scaled by 1 / (1 - p); same shape.
+
+    A SparseTensor keeps its pattern: entries are dropped to explicit zeros. The mask comes from
+    the generator that `sg.manual_seed` seeds.
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout: p must lie in [0, 1], got {p}")
+    if not training or p == 0:
+        return x
+    if getattr(x, "_is_sparse", False):
+        return x.with_values(dropout(x.values, p))
+    if p == 1:
+        return x * 0
+    from sparsegrad.tensor import Tensor
+
+    keep = random.generator().random(x.shape, dtype="float32") >= p
+    scale = keep.astype(x.dtype)
+    scale *= 1 / (1 - p)
+    return mul_p(x, Tensor(scale))

@@ -1,0 +1,166 @@
+"""Indexing of dense tensors, and the gathers from which row-sparse gradients start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsegrad import backends
+from sparsegrad.engine.primitive import primitive
+from sparsegrad.errors import PatternError, ShapeError
+from sparsegrad.ops.shape import reshape_p, transpose
+
+__all__ = ["embedding", "take"]
+
+
+# ---- x[index], with everything NumPy allows ----------------------------------------------------
+@primitive(view=True, promote="none")
+def getitem_p(xp: Any, x: Any, *, index: Any) -> Any:
+    return x[index]
+
+
+@primitive(promote="none")
+def putitem_p(be: Any, x: Any, *, index: Any, shape: tuple[int, ...]) -> Any:
+    """Zeros of `shape` with `x` added at `index`; repeated positions add up."""
+    out = be.xp.zeros(shape, x.dtype)
+    if isinstance(index, np.ndarray) and index.dtype.kind in "iu" and shape:
+        flat = index.reshape(-1)
+        be.scatter_add(out, np.where(flat < 0, flat + shape[0], flat), x.reshape(-1, *shape[1:]))
+    elif _is_basic(index):
+        out[index] = x
+    else:
+        be.xp.add.at(out, index, x)
+    return out
+
+
+getitem_p.defvjp(x=lambda g, index, x_meta: putitem_p(g, index=index, shape=x_meta.shape))
+putitem_p.defvjp(x=lambda g, index: getitem_p(g, index=index))
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether no position can occur twice: slices, numbers, None, Ellipsis, one boolean mask."""
+    parts = index if isinstance(index, tuple) else (index,)
+    masks = sum(getattr(p, "dtype", None) == np.bool_ for p in parts)
+    arrays = sum(hasattr(p, "dtype") for p in parts)
+    return arrays == 0 or (arrays == 1 and masks == 1)
+
+
+def raw_index(index: Any) -> Any:
+    """An index with tensors and lists turned into arrays."""
+    if isinstance(index, tuple):
+        return tuple(raw_index(part) for part in index)
+    if isinstance(index, list):
+        index = np.asarray(index, dtype=np.int64 if not index else None)
+    if hasattr(index, "_requires_grad"):
+        index = index.data
+    if isinstance(index, np.ndarray) and index.dtype.kind not in "iub":
+        raise IndexError(f"index: expected integers or a bool mask, got {index.dtype}")
+    return index
+
+
+def getitem(x: Any, index: Any) -> Any:
+    """x[index] with a dense gradient, as in PyTorch."""
+    return getitem_p(x, index=raw_index(index))
+
+
+# ---- one element per position along an axis ----------------------------------------------------
+@primitive(promote="none")
+def pick_p(xp: Any, x: Any, *, index: Any, axis: int) -> Any:
+    """x[..., index[...], ...] along one axis; index has x's shape but size 1 there."""
+    return xp.take_along_axis(x, index, axis=axis)
+
+
+@primitive(promote="none")
+def spread_p(xp: Any, x: Any, *, index: Any, axis: int, n: int) -> Any:
+    """The transpose of `pick_p`: size 1 to size n along the axis, zero but at `index`."""
+    positions = xp.arange(n).reshape([n if i == axis else 1 for i in range(x.ndim)])
+    return xp.where(positions == index, x, x.dtype.type(0))
+
+
+pick_p.defvjp(
+    x=lambda g, index, axis, x_meta: spread_p(g, index=index, axis=axis, n=x_meta.shape[axis])
+)
+spread_p.defvjp(x=lambda g, index, axis: pick_p(g, index=index, axis=axis))
+
+
+# ---- rows by index: where row-sparse gradients start -------------------------------------------
+@primitive(promote="none")
+def take_p(xp: Any, x: Any, *, index: Any, sparse: bool = False, skip: int | None = None) -> Any:
+    """Rows x[index]: x (n, *D), index (e,) -> (e, *D). Indices must be in range.
+
+    sparse: the gradient is a row-sparse SparseTensor. skip: a row that gets no gradient.
+    """
+    return x[index]
+
+
+@primitive(promote="none")
+def put_rows_p(be: Any, x: Any, *, index: Any, n: int) -> Any:
+    """The transpose of `take_p`: (e, *D) -> (n, *D), rows with the same index add up."""
+    out = be.xp.zeros((n, *x.shape[1:]), x.dtype)
+    be.scatter_add(out, index, x)
+    return out
+
+
+def _take_rule(g: Any, index: Any, sparse: bool, skip: int | None, x_meta: Any) -> Any:
+    if skip is not None:
+        keep = np.flatnonzero(index != skip)
+        g, index = take_p(g, index=keep), index[keep]
+    if not sparse:
+        return put_rows_p(g, index=index, n=x_meta.shape[0])
+    from sparsegrad.sparse_tensor import row_sparse
+
+    return row_sparse(g, index, x_meta.shape)
+
+
+take_p.defvjp(x=_take_rule)
+put_rows_p.defvjp(x=lambda g, index: take_p(g, index=index))
+
+
+def take(x: Any, index: Any, dim: int = 0, sparse_grad: bool = True) -> Any:
+    """Slices of `x` along `dim` by an integer index of any shape, which replaces that dimension.
+
+    With `sparse_grad` and dim 0 the gradient of `x` is row-sparse: a SparseTensor that stores
+    only the rows that were taken, however large `x` is. Raises PatternError for an index outside
+    [0, n).
+
+    >>> import sparsegrad as sg
+    >>> w = sg.ones(1000, 2, requires_grad=True)
+    >>> sg.take(w, sg.tensor([7, 7, 3])).sum().backward()
+    >>> w.grad
+    SparseTensor(shape=(1000, 2), nnz=3, format='coo', dense_dims=1, dtype=float32)
+    >>> w.grad.coalesce().values
+    tensor([[1., 1.],
+            [2., 2.]])
+    """
+    ids = raw_index(index if hasattr(index, "shape") or isinstance(index, list) else [index])
+    if x.ndim == 0 or not -x.ndim <= dim < x.ndim:
+        raise ShapeError(f"take: dim {dim} is outside the {x.ndim} dimensions of the input")
+    dim %= x.ndim
+    if not dim:
+        return _take_rows(x, ids, sparse_grad, None)
+    out = transpose(_take_rows(transpose(x, 0, dim), ids.reshape(-1), False, None), 0, dim)
+    return reshape_p(out, shape=(*x.shape[:dim], *ids.shape, *x.shape[dim + 1 :]))
+
+
+def _take_rows(x: Any, ids: Any, sparse: bool, skip: int | None) -> Any:
+    if ids.dtype.kind not in "iu":
+        raise PatternError(f"take: index must be integers, got {ids.dtype}")
+    flat = ids.reshape(-1).copy()
+    backends.for_array(flat).check_indices("take: index", flat, x.shape[0])
+    out = take_p(x, index=flat, sparse=sparse, skip=skip)
+    return out if ids.ndim == 1 else reshape_p(out, shape=(*ids.shape, *x.shape[1:]))
+
+
+def embedding(weight: Any, index: Any, padding_idx: int | None = None) -> Any:
+    """Rows of `weight` (V, D) by integer `index` (*B) -> (*B, D), with a row-sparse gradient.
+
+    padding_idx: a row that gets no gradient.
+
+    >>> import sparsegrad as sg
+    >>> w = sg.ones(5, 1, requires_grad=True)
+    >>> sg.embedding(w, sg.tensor([[0, 0]]), padding_idx=0).sum().backward()
+    >>> w.grad.nnz
+    0
+    """
+    return _take_rows(weight, raw_index(index), True, padding_idx)

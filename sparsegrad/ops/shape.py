@@ -1,0 +1,178 @@
+"""Shapes of dense tensors: reshape, permute, expand, cat, stack. Views where NumPy gives views."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+from sparsegrad.engine.primitive import primitive
+from sparsegrad.errors import ShapeError
+
+__all__ = ["cat", "expand", "permute", "reshape", "squeeze", "stack", "transpose", "unsqueeze"]
+
+
+@primitive(view=True, promote="none")
+def reshape_p(xp: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
+    return x.reshape(shape)
+
+
+reshape_p.defvjp(x=lambda g, x_meta: reshape_p(g, shape=x_meta.shape))
+
+
+@primitive(view=True, promote="none")
+def permute_p(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
+    return x.transpose(axes)
+
+
+permute_p.defvjp(x=lambda g, axes: permute_p(g, axes=_inverse(axes)), sparse_g=True)
+
+
+def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(axes)), key=axes.__getitem__))
+
+
+@primitive(view=True, promote="none")
+def broadcast_p(xp: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
+    return xp.broadcast_to(x, shape)
+
+
+broadcast_p.defvjp(x=lambda g: g, sparse_g=True)  # the engine sums g to the input's shape
+
+
+@primitive
+def cat_p(xp: Any, *xs: Any, axis: int) -> Any:
+    return xp.concatenate(xs, axis=axis)
+
+
+def _split(g: Any, xs_meta: Any, axis: int, needs: tuple[bool, ...]) -> list[Any]:
+    parts, start = [], 0
+    for meta, needed in zip(xs_meta, needs, strict=True):
+        stop = start + meta.shape[axis]
+        parts.append(slice_p(g, axis=axis, start=start, stop=stop) if needed else None)
+        start = stop
+    return parts
+
+
+cat_p.defvjp(xs=_split)
+
+
+@primitive(view=True, promote="none")
+def slice_p(xp: Any, x: Any, *, axis: int, start: int, stop: int) -> Any:
+    return x[(slice(None),) * axis + (slice(start, stop),)]
+
+
+slice_p.defvjp(
+    x=lambda g, x_meta, axis, start, stop: pad_p(
+        g, axis=axis, before=start, after=x_meta.shape[axis] - stop
+    )
+)
+
+
+@primitive(promote="none")
+def pad_p(xp: Any, x: Any, *, axis: int, before: int, after: int) -> Any:
+    """Zeros before and after along one axis."""
+    return xp.pad(x, [(before, after) if i == axis else (0, 0) for i in range(x.ndim)])
+
+
+pad_p.defvjp(
+    x=lambda g, x_meta, axis, before: slice_p(
+        g, axis=axis, start=before, stop=before + x_meta.shape[axis]
+    )
+)
+
+
+# ---- public names ------------------------------------------------------------------------------
+def _sizes(op: str, shape: Any) -> tuple[int, ...]:
+    try:
+        return tuple(int(n) for n in ((shape,) if isinstance(shape, int) else shape))
+    except TypeError:
+        raise ShapeError(f"{op}: expected integers, got {shape!r}") from None
+
+
+def _axis(op: str, dim: int, ndim: int) -> int:
+    if not -ndim <= dim < ndim:
+        raise ShapeError(f"{op}: dim {dim} is outside the {ndim} dimensions of the input")
+    return dim % ndim
+
+
+def reshape(x: Any, shape: Any) -> Any:
+    """The same elements in row-major order in another shape; one size may be -1.
+
+    >>> import sparsegrad as sg
+    >>> sg.reshape(sg.arange(4), (2, -1))
+    tensor([[0, 1],
+            [2, 3]])
+    """
+    return reshape_p(x, shape=_sizes("reshape", shape))
+
+
+def permute(x: Any, dims: Any) -> Any:
+    """Dimension `dims[i]` of `x` becomes dimension i of the result. A view."""
+    axes = tuple(_axis("permute", d, x.ndim) for d in _sizes("permute", dims))
+    if sorted(axes) != list(range(x.ndim)):
+        raise ShapeError(f"permute: {tuple(dims)} is not an order of {x.ndim} dimensions")
+    return permute_p(x, axes=axes)
+
+
+def transpose(x: Any, dim0: int, dim1: int) -> Any:
+    """Dimensions `dim0` and `dim1` swapped: O(1), a view, for sparse tensors too.
+
+    >>> import sparsegrad as sg
+    >>> sg.transpose(sg.zeros(2, 3), 0, 1).shape
+    (3, 2)
+    """
+    a, b = _axis("transpose", dim0, x.ndim), _axis("transpose", dim1, x.ndim)
+    if getattr(x, "_is_sparse", False):
+        if x.ndim != 2:
+            raise ShapeError(f"transpose: sparse tensors of two dimensions, got shape {x.shape}")
+        return x if a == b else x.T
+    axes = list(range(x.ndim))
+    axes[a], axes[b] = b, a
+    return permute_p(x, axes=tuple(axes))
+
+
+def expand(x: Any, shape: Any) -> Any:
+    """`x` broadcast to `shape` without copying; -1 keeps the size of a dimension."""
+    sizes = _sizes("expand", shape)
+    lead = len(sizes) - x.ndim
+    if lead < 0:
+        raise ShapeError(f"expand: shape {sizes} has fewer dimensions than the input {x.shape}")
+    full = tuple(x.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(sizes))
+    return broadcast_p(x, shape=full)
+
+
+def squeeze(x: Any, dim: Any = None) -> Any:
+    """`x` without its size-1 dimensions, or without those of `dim` that have size 1."""
+    if dim is None:
+        drop = set(range(x.ndim))
+    else:
+        drop = {_axis("squeeze", d, x.ndim) for d in _sizes("squeeze", dim)}
+    return reshape_p(x, shape=tuple(n for i, n in enumerate(x.shape) if n != 1 or i not in drop))
+
+
+def unsqueeze(x: Any, dim: int) -> Any:
+    """`x` with a size-1 dimension inserted at `dim`."""
+    axis = _axis("unsqueeze", dim, x.ndim + 1)
+    return reshape_p(x, shape=(*x.shape[:axis], 1, *x.shape[axis:]))
+
+
+def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
+    """Tensors joined along an existing dimension; the other sizes must be equal.
+
+    >>> import sparsegrad as sg
+    >>> sg.cat([sg.zeros(1, 2), sg.ones(2, 2)]).shape
+    (3, 2)
+    """
+    if not tensors:
+        raise ShapeError("cat: expected at least one tensor")
+    return cat_p(*tensors, axis=_axis("cat", dim, builtins.max(1, tensors[0].ndim)))
+
+
+def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
+    """Tensors of one shape joined along a new dimension."""
+    if not tensors:
+        raise ShapeError("stack: expected at least one tensor")
+    if len({tuple(t.shape) for t in tensors}) > 1:
+        raise ShapeError(f"stack: shapes differ: {[tuple(t.shape) for t in tensors]}")
+    return cat([unsqueeze(t, dim) for t in tensors], dim)

@@ -1,0 +1,189 @@
+"""What elementwise ops mean for sparse tensors: unions, intersections, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparsegrad.engine.primitive import Primitive
+from sparsegrad.errors import DensifyError, ShapeError
+from sparsegrad.ops import elementwise as dense
+from sparsegrad.ops.index import take_p
+from sparsegrad.ops.shape import broadcast_p, cat_p, reshape_p
+from sparsegrad.ops.sparse_structure import apply_merge, at_entries, coalesce, onto_dense, to_format
+from sparsegrad.structure import plan
+
+__all__: list[str] = []
+
+
+def _is_sparse(x: Any) -> bool:
+    return getattr(x, "_is_sparse", False)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float, complex)) or getattr(x, "shape", None) == ()
+
+
+def _wrap(values: Any, pattern: Any) -> Any:
+    from sparsegrad.sparse_tensor import wrap
+
+    return wrap(values, pattern)
+
+
+# ---- functions of one argument -----------------------------------------------------------------
+def _entrywise(op: Primitive, linear: bool) -> None:
+    """f(0) = 0: absent entries stay absent. Non-linear functions see each entry once."""
+
+    @op.defsparse
+    def apply(x: Any) -> Any:
+        if not linear and not x.pattern.core.unique:
+            x = coalesce(x)
+        return _wrap(op(x.values), x.pattern)
+
+
+def _refused(op: Primitive, at_zero: str) -> None:
+    """f(0) != 0: the result would be dense."""
+    name = op.name.removesuffix("_p")
+
+    @op.defsparse
+    def refuse(x: Any) -> Any:
+        raise DensifyError(
+            f"{name}: absent entries of a sparse tensor would become {at_zero}; write "
+            f"A.with_values(sg.{name}(A.values)) for stored entries only, or "
+            f"sg.{name}(A.to_dense())"
+        )
+
+
+for _op in (dense.neg_p, dense.clone_p):
+    _entrywise(_op, linear=True)
+for _op in (dense.sqrt_p, dense.tanh_p, dense.relu_p, dense.abs_p, dense.sign_p):
+    _entrywise(_op, linear=False)
+for _op, _at_zero in ((dense.exp_p, "1"), (dense.log_p, "-inf"), (dense.sigmoid_p, "0.5")):
+    _refused(_op, _at_zero)
+
+
+@dense.cast_p.defsparse
+def _cast(x: Any, *, dtype: Any) -> Any:
+    return _wrap(dense.cast_p(x.values, dtype=dtype), x.pattern)
+
+
+# ---- sums --------------------------------------------------------------------------------------
+@dense.add_p.defsparse
+def _add(a: Any, b: Any) -> Any:
+    if _is_sparse(a) and _is_sparse(b):
+        return _union("add", a, b)
+    return _with_dense("add", a, b) if _is_sparse(a) else _with_dense("add", b, a)
+
+
+@dense.sub_p.defsparse
+def _sub(a: Any, b: Any) -> Any:
+    if _is_sparse(a) and _is_sparse(b):
+        return _union("sub", a, -b)
+    return _with_dense("sub", a, dense.neg(b)) if _is_sparse(a) else _with_dense("sub", -b, a)
+
+
+def _union(op: str, a: Any, b: Any) -> Any:
+    """Entries of either, in the format of `a`."""
+    if a.shape != b.shape:
+        raise ShapeError(f"{op}: sparse shapes must be equal; got a: {a.shape}, b: {b.shape}")
+    if a.pattern.same_as(b.pattern):
+        return _wrap(dense.add_p(a.values, b.values), a.pattern)
+    if a.format != b.format:
+        b = to_format(b, a.format)
+    merge = plan.union(a.pattern, b.pattern)
+    return _wrap(apply_merge(cat_p(a.values, b.values, axis=0), merge), merge.pattern)
+
+
+def _with_dense(op: str, a: Any, x: Any) -> Any:
+    """Sparse + dense is dense: a copy of `x` with the entries added."""
+    from sparsegrad.tensor import as_tensor
+
+    if isinstance(x, (int, float, complex)) or (x.ndim == 0 and a.ndim > 0):
+        raise DensifyError(
+            f"{op}: a number would be added to every absent cell of shape {a.shape}; write "
+            f"A.with_values(A.values + c) for stored entries only, or A.to_dense() + c"
+        )
+    x = as_tensor(x)
+    a = _expanded(op, a, x)
+    if x.shape != a.shape:
+        x = broadcast_p(x, shape=a.shape)
+    return onto_dense(a.values, a.pattern, x)
+
+
+# ---- products ----------------------------------------------------------------------------------
+@dense.mul_p.defsparse
+def _mul(a: Any, b: Any) -> Any:
+    if not _is_sparse(a):
+        a, b = b, a
+    if _is_sparse(b):
+        return _intersect(a, b)
+    if _is_number(b):
+        return _wrap(dense.mul_p(a.values, b), a.pattern)
+    a, at = _broadcast("mul", a, b)
+    return _wrap(dense.mul_p(a.values, at), a.pattern)
+
+
+@dense.div_p.defsparse
+def _div(a: Any, b: Any) -> Any:
+    if _is_sparse(b):
+        raise DensifyError(
+            "div: dividing by a sparse tensor divides by its absent zeros; for entries of equal "
+            "patterns write A.with_values(A.values / B.values)"
+        )
+    if _is_number(b):
+        return _wrap(dense.div_p(a.values, b), a.pattern)
+    a, at = _broadcast("div", a, b)
+    return _wrap(dense.div_p(a.values, at), a.pattern)
+
+
+@dense.pow_p.defsparse
+def _pow(a: Any, b: Any) -> Any:
+    if not _is_sparse(a) or not isinstance(b, (int, float)) or b <= 0:
+        raise DensifyError(
+            "pow: a sparse tensor can be raised to a positive number; anything else changes "
+            "absent entries; write A.with_values(A.values ** b) for stored entries only"
+        )
+    a = a if a.pattern.core.unique else coalesce(a)
+    return _wrap(dense.pow_p(a.values, b), a.pattern)
+
+
+def _intersect(a: Any, b: Any) -> Any:
+    """Entries of both, in the format of `a`; duplicates are summed first (not linear)."""
+    if a.shape != b.shape:
+        raise ShapeError(f"mul: sparse shapes must be equal; got a: {a.shape}, b: {b.shape}")
+    a, b = coalesce(a), coalesce(to_format(b, a.format))
+    if a.pattern.same_as(b.pattern):
+        return _wrap(dense.mul_p(a.values, b.values), a.pattern)
+    both = plan.intersection(a.pattern, b.pattern)
+    left, right = take_p(a.values, index=both.left), take_p(b.values, index=both.right)
+    return _wrap(dense.mul_p(left, right), both.pattern)
+
+
+# ---- broadcasting against a dense operand ------------------------------------------------------
+def _expanded(op: str, a: Any, x: Any) -> Any:
+    """`a` with its size-1 dimensions repeated to those of `x`; ShapeError if they do not fit."""
+    lead = a.ndim - x.ndim
+    sizes = (1,) * lead + tuple(x.shape)
+    pairs = list(zip(a.shape, sizes, strict=True)) if lead >= 0 else []
+    if lead < 0 or any(n != m and 1 not in (n, m) for n, m in pairs):
+        raise ShapeError(f"{op}: shapes do not broadcast; got sparse: {a.shape}, dense: {x.shape}")
+    full = tuple(m if n == 1 else n for n, m in pairs)
+    if full == a.shape:
+        return a
+    sparse = a.sparse_dim
+    values, pattern = a.values, a.pattern
+    if full[sparse:] != a.shape[sparse:]:
+        values = broadcast_p(values, shape=(a.nnz, *full[sparse:]))
+    if full[:sparse] != a.shape[:sparse]:
+        pattern, position = plan.expand(pattern, full[:sparse])
+        values = take_p(values, index=position)
+    return _wrap(values, pattern)
+
+
+def _broadcast(op: str, a: Any, x: Any) -> tuple[Any, Any]:
+    """`a` expanded against a dense `x`, and the elements of `x` at its entries (nnz, *D)."""
+    from sparsegrad.tensor import as_tensor
+
+    x = as_tensor(x)
+    a = _expanded(op, a, x)
+    padded = reshape_p(x, shape=(1,) * (a.ndim - x.ndim) + tuple(x.shape))
+    return a, at_entries(padded, a.pattern)

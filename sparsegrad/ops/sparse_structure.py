@@ -1,0 +1,185 @@
+"""Structure of sparse tensors: formats, coalesce, dense and back. Index work is in plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparsegrad import backends
+from sparsegrad.engine.primitive import primitive
+from sparsegrad.errors import ShapeError
+from sparsegrad.ops.index import take_p
+from sparsegrad.ops.segment import segment_sum_p
+from sparsegrad.ops.shape import reshape_p
+from sparsegrad.structure import plan
+from sparsegrad.structure.pattern import Pattern
+
+__all__ = ["coalesce", "to_dense", "to_format", "to_sparse"]
+
+
+@primitive(promote="none")
+def reorder_p(xp: Any, values: Any, *, core: Any, source: Any, target: Any) -> Any:
+    """Values (nnz, *D) in another order of the core's entries; a permutation, so its transpose is
+    its inverse and nothing is scattered."""
+    return values[core.moves(source, target)]
+
+
+reorder_p.defvjp(
+    values=lambda g, core, source, target: reorder_p(g, core=core, source=target, target=source)
+)
+
+
+@primitive(promote="none")
+def entries_p(xp: Any, x: Any, *, pattern: Any) -> Any:
+    """Elements (nnz, *D) of a dense x (*sparse, *D) at the entries of a pattern."""
+    return x[pattern.coords]
+
+
+@primitive(promote="none")
+def put_entries_p(be: Any, values: Any, *, pattern: Any) -> Any:
+    """The transpose of `entries_p`: zeros with values added at the entries, (*sparse, *D)."""
+    shape = pattern.shape
+    cells = 1
+    for n in shape:
+        cells *= n
+    out = be.xp.zeros((cells, *values.shape[1:]), values.dtype)
+    be.scatter_add(out, plan.flat_index(pattern, shape), values)
+    return out.reshape(*shape, *values.shape[1:])
+
+
+def _entries_rule(g: Any, pattern: Pattern) -> Any:
+    from sparsegrad.sparse_tensor import wrap
+
+    return wrap(g, pattern)
+
+
+# The cotangent of a dense tensor that was read at few places is sparse, and stays so.
+entries_p.defvjp(x=_entries_rule)
+put_entries_p.defvjp(values=lambda g, pattern: entries_p(g, pattern=pattern))
+
+
+# ---- public names ------------------------------------------------------------------------------
+def reorder(values: Any, pattern: Pattern, target: Pattern) -> Any:
+    """Values on `pattern` as values on `target`, a handle of the same core."""
+    core = pattern.core
+    if core.moves(pattern.order, target.order) is None:
+        return values
+    return reorder_p(values, core=core, source=pattern.order, target=target.order)
+
+
+def to_format(A: Any, format: str) -> Any:
+    """`A` as "coo", "csr" or "csc"; entries, duplicates included, stay what they are. The index
+    work is done once and kept on the pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.to_format(sg.coo([[1, 0], [0, 1]], [5.0, 6.0], (2, 2)), "csr").values
+    tensor([6., 5.])
+    """
+    from sparsegrad.sparse_tensor import wrap
+
+    target, _ = A.pattern.to(format)
+    return A if target is A.pattern else wrap(reorder(A.values, A.pattern, target), target)
+
+
+def coalesce(A: Any) -> Any:
+    """Unique entries in canonical order (column-major for CSC, else row-major), duplicates
+    summed; `A` itself if it is so already. Explicit zeros stay.
+
+    >>> import sparsegrad as sg
+    >>> sg.coalesce(sg.coo([[1, 0, 1]], [1.0, 2.0, 3.0], (2,))).values
+    tensor([2., 4.])
+    """
+    from sparsegrad.sparse_tensor import wrap
+
+    if A.pattern.is_coalesced:
+        return A
+    merge = plan.coalesce(A.pattern)
+    if merge.indptr is None:
+        return wrap(reorder(A.values, A.pattern, merge.pattern), merge.pattern)
+    return wrap(apply_merge(A.values, merge), merge.pattern)
+
+
+def apply_merge(values: Any, merge: plan.Merge) -> Any:
+    """Values (nnz, *D) summed onto the pattern of a plan."""
+    if merge.perm is not None:
+        values = take_p(values, index=merge.perm)
+    return values if merge.indptr is None else segment_sum_p(values, indptr=merge.indptr)
+
+
+def first_of_each(A: Any) -> Any:
+    """Like `coalesce`, but each entry takes the value of its first duplicate: the gradient of a
+    matrix from the (equal) gradients of its stored values."""
+    from sparsegrad.sparse_tensor import wrap
+
+    merge = plan.coalesce(A.pattern)
+    values = A.values if merge.perm is None else take_p(A.values, index=merge.perm)
+    return wrap(take_p(values, index=merge.indptr[:-1]), merge.pattern)
+
+
+def to_dense(A: Any) -> Any:
+    """Every cell as a dense tensor of the same shape; duplicates summed, absent cells 0. Recorded.
+
+    >>> import sparsegrad as sg
+    >>> sg.to_dense(sg.coo([[0, 0], [1, 1]], [1.0, 2.0], (2, 2)))
+    tensor([[0., 3.],
+            [0., 0.]])
+    """
+    return put_entries_p(A.values, pattern=A.pattern)
+
+
+def to_sparse(x: Any, format: str = "coo", dense_dims: int = 0) -> Any:
+    """The nonzero elements of a dense tensor as a SparseTensor of the same shape.
+
+    dense_dims: trailing dimensions that stay dense; a slice with any nonzero is stored whole.
+    The gradient of `x` is sparse: elements that were zero get none.
+
+    >>> import sparsegrad as sg
+    >>> sg.to_sparse(sg.tensor([[0.0, 2.0], [3.0, 0.0]]), "csr")
+    SparseTensor(shape=(2, 2), nnz=2, format='csr', dtype=float32)
+    """
+    from sparsegrad.sparse_tensor import wrap
+
+    sparse_dims = x.ndim - dense_dims
+    if not 0 < sparse_dims <= x.ndim:
+        raise ShapeError(f"to_sparse: dense_dims {dense_dims} leaves no sparse one of {x.shape}")
+    xp = backends.for_array(x.data).xp
+    stored = x.data != 0
+    if dense_dims:
+        stored = stored.any(axis=tuple(range(sparse_dims, x.ndim)))
+    coords = xp.nonzero(stored)
+    pattern = Pattern.coo(list(coords), x.shape[:sparse_dims], check=False, copy=False)
+    if format != "coo":
+        pattern, _ = pattern.to(format)
+    return wrap(entries_p(x, pattern=pattern), pattern)
+
+
+def at_entries(x: Any, pattern: Pattern) -> Any:
+    """Elements (nnz, *D) of a dense `x` that broadcasts over the sparse dimensions of a pattern:
+    sizes 1 and missing leading dimensions are read without being expanded."""
+    sparse = len(pattern.shape)
+    sizes = x.shape[:sparse]
+    cells = 1
+    for n in sizes:
+        cells *= n
+    flat = plan.flat_index(pattern, sizes)
+    return take_p(reshape_p(x, shape=(cells, *x.shape[sparse:])), index=flat)
+
+
+def onto_dense(values: Any, pattern: Pattern, x: Any) -> Any:
+    """A dense x (*sparse, *D) with the entries added: a copy, no other dense array."""
+    cells = 1
+    for n in pattern.shape:
+        cells *= n
+    flat = plan.flat_index(pattern, pattern.shape)
+    rows = reshape_p(x, shape=(cells, *x.shape[len(pattern.shape) :]))
+    return reshape_p(add_rows_p(rows, values, index=flat), shape=x.shape)
+
+
+@primitive
+def add_rows_p(be: Any, x: Any, values: Any, *, index: Any) -> Any:
+    """x (n, *D) with values (e, *D) added to the rows `index` (e,)."""
+    out = x.copy()
+    be.scatter_add(out, index, values)
+    return out
+
+
+add_rows_p.defvjp(x=lambda g: g, values=lambda g, index: take_p(g, index=index))

@@ -1,0 +1,433 @@
+"""SparseTensor: a Pattern and the values of its entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.device import Device
+from sparsegrad.engine import differentiate, graph
+from sparsegrad.engine.mode import report_densify
+from sparsegrad.errors import PatternError, ShapeError
+from sparsegrad.structure.pattern import Pattern, as_shape
+from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor
+
+__all__ = ["SparseTensor", "row_sparse"]
+
+
+class SparseTensor:
+    """A sparse tensor: where entries are (`pattern`) and what they are (`values`, a Tensor).
+
+    It is a view of its values: `requires_grad`, `grad`, hooks and `backward` are those of
+    `values`, seen on the pattern. Absent entries have no gradient.
+
+    indices: integer array (sparse dims, nnz), in any order; duplicates mean a sum.
+    values: (nnz, *dense dims); None reads as ones. A Tensor with history keeps it.
+    shape: sizes of the sparse dimensions, then of the dense ones.
+    requires_grad: make the values a leaf that requires a gradient.
+    check, copy: validate the indices against `shape`; copy them.
+
+    Raises PatternError or ShapeError for arguments that do not fit.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.SparseTensor([[0, 0, 1], [0, 2, 1]], [1.0, 2.0, 3.0], (2, 3), requires_grad=True)
+    >>> (A @ sg.tensor([[0.0, 1.0], [2.0, 0.0], [0.0, 0.0]])).sum().backward()
+    >>> A.grad.values
+    tensor([1., 0., 2.])
+    """
+
+    __slots__ = ("__weakref__", "pattern", "values")
+
+    __array_ufunc__ = None
+    _is_sparse = True
+
+    pattern: Pattern
+    values: Tensor
+
+    def __init__(
+        self,
+        indices: Any,
+        values: Any,
+        shape: Any,
+        requires_grad: bool = False,
+        *,
+        dtype: Any = None,
+        check: bool = True,
+        copy: bool = True,
+    ) -> None:
+        shape = as_shape(shape)
+        if isinstance(indices, Tensor):
+            indices = indices.data
+        sparse_dims = len(indices)
+        self.pattern = Pattern.coo(indices, shape[:sparse_dims], check=check, copy=copy)
+        self.values = _own_values(values, self.pattern, shape[sparse_dims:], dtype, requires_grad)
+
+    # ---- what it is ----------------------------------------------------------------------------
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the sparse dimensions, then of the dense ones."""
+        return self.pattern.shape + self.values.data.shape[1:]
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions, sparse and dense."""
+        return self.pattern.ndim + self.values.data.ndim - 1
+
+    @property
+    def sparse_dim(self) -> int:
+        """Number of sparse dimensions."""
+        return self.pattern.ndim
+
+    @property
+    def dense_dim(self) -> int:
+        """Number of trailing dense dimensions (of `values`)."""
+        return self.values.data.ndim - 1
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries, explicit zeros and duplicates included."""
+        return self.pattern.nnz
+
+    @property
+    def density(self) -> float:
+        """Share of cells that are stored."""
+        cells = 1
+        for n in self.pattern.shape:
+            cells *= n
+        return self.nnz / cells if cells else 0.0
+
+    @property
+    def format(self) -> str:
+        """Storage scheme: "coo", "csr" or "csc"."""
+        return self.pattern.format
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the values."""
+        return self.values.data.dtype
+
+    @property
+    def device(self) -> Device:
+        """Where the values live."""
+        return self.values.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of values and index arrays, caches not counted."""
+        return self.values.nbytes + sum(int(a.nbytes) for a in self.pattern.core.arrays)
+
+    @property
+    def indices(self) -> Any:
+        """Index array: (sparse dims, nnz) for COO, (nnz,) for CSR and CSC."""
+        return self.pattern.indices
+
+    @property
+    def indptr(self) -> Any:
+        """Offsets of the rows (CSR) or columns (CSC)."""
+        return self.pattern.indptr
+
+    @property
+    def row(self) -> Any:
+        """Row of every entry (nnz,)."""
+        return self.pattern.row
+
+    @property
+    def col(self) -> Any:
+        """Column of every entry (nnz,)."""
+        return self.pattern.col
+
+    @property
+    def is_coalesced(self) -> bool:
+        """Whether entries are unique and in canonical order."""
+        return self.pattern.is_coalesced
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one dimension."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        """Number of cells, stored or not."""
+        cells = 1
+        for n in self.shape:
+            cells *= n
+        return cells
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        notes = f", dense_dims={self.dense_dim}" if self.dense_dim else ""
+        notes += f", dtype={self.dtype}"
+        if self.grad_fn is not None:
+            notes += f", grad_fn={self.grad_fn!r}"
+        elif self.requires_grad:
+            notes += ", requires_grad=True"
+        return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, format={self.format!r}{notes})"
+
+    # ---- autograd: the values', seen on the pattern --------------------------------------------
+    @property
+    def requires_grad(self) -> bool:
+        """Whether ops on the values are recorded."""
+        return self.values._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.values.requires_grad = value
+
+    def requires_grad_(self, requires_grad: bool = True) -> SparseTensor:
+        """Set `requires_grad` and return the tensor."""
+        self.values.requires_grad = requires_grad
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether the values were made by the user rather than by a recorded op."""
+        return self.values.is_leaf
+
+    @property
+    def grad_fn(self) -> graph.Node | None:
+        """The recorded op the values are a result of."""
+        return self.values._node
+
+    @property
+    def grad(self) -> SparseTensor | None:
+        """Gradient with respect to the matrix: on this pattern where it is coalesced, else on its
+        coalesced pattern, each entry once. `A.values.grad` is per stored value."""
+        g = self.values.grad
+        return None if g is None else self._on_pattern(g)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if isinstance(value, SparseTensor):
+            if not self.pattern.same_as(value.pattern):
+                raise PatternError("grad: its pattern is not the pattern of the tensor")
+            value = value.values
+        self.values.grad = value
+
+    def _on_pattern(self, g: Any) -> SparseTensor:
+        """A gradient of the values as a gradient of the matrix."""
+        if g._is_sparse:
+            g = g.to_dense()  # sparse over entries: O(nnz), as large as the values themselves
+        if self.pattern.is_coalesced or self.pattern.core.unique:
+            return wrap(g, self.pattern)
+        from sparsegrad.ops.sparse_structure import first_of_each
+
+        return first_of_each(wrap(g, self.pattern))
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this result of an op."""
+        self.values.retain_grad()
+
+    def register_hook(self, hook: Any) -> RemovableHandle:
+        """Call `hook(grad)` with the gradient, a SparseTensor on this pattern, when it is
+        complete; what it returns (if not None) takes the gradient's place."""
+        pattern = self.pattern
+
+        def on_values(g: Any) -> Any:
+            result = hook(wrap(g, pattern))
+            return result.values if isinstance(result, SparseTensor) else result
+
+        return self.values.register_hook(on_values)
+
+    def register_post_accumulate_grad_hook(self, hook: Any) -> RemovableHandle:
+        """Call `hook(tensor)` after `.grad` was updated by a backward pass."""
+        return self.values.register_post_accumulate_grad_hook(lambda _: hook(self))
+
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Add the gradient of this tensor to `.grad` of every leaf it depends on.
+
+        gradient: upstream gradient of this shape, sparse (`sg.ones_like(A)`) or dense. Only its
+            stored entries count.
+        """
+        differentiate.backward(self, gradient, retain_graph, create_graph, inputs)
+
+    def detach(self) -> SparseTensor:
+        """The same data without history."""
+        return wrap(self.values.detach(), self.pattern)
+
+    def with_values(self, values: Any) -> SparseTensor:
+        """This pattern with other values (nnz, *dense dims)."""
+        values = as_tensor(values)
+        if values.ndim == 0 or len(values) != self.nnz:
+            raise ShapeError(f"with_values: expected {self.nnz} values, got shape {values.shape}")
+        return wrap(values, self.pattern)
+
+    # ---- structure -----------------------------------------------------------------------------
+    @property
+    def T(self) -> SparseTensor:
+        """The transpose: O(1), shares pattern and values. CSR becomes CSC and back."""
+        if self.dense_dim:
+            raise ShapeError(f"T: needs a matrix without dense dimensions, got shape {self.shape}")
+        return wrap(self.values, self.pattern.T)
+
+    def t(self) -> SparseTensor:
+        """The transpose."""
+        return self.T
+
+    def transpose(self, dim0: int, dim1: int) -> SparseTensor:
+        """Two dimensions swapped."""
+        return ops.transpose(self, dim0, dim1)
+
+    def to(self, target: Any) -> SparseTensor:
+        """In another format ("coo", "csr", "csc"), dtype, or on another device."""
+        if isinstance(target, str) and target in ("coo", "csr", "csc"):
+            return ops.to_format(self, target)
+        return wrap(self.values.to(target), self.pattern)
+
+    def coalesce(self) -> SparseTensor:
+        """Unique entries in canonical order, duplicates summed; itself if it is so already."""
+        return ops.coalesce(self)
+
+    def to_dense(self) -> Tensor:
+        """Every cell as a dense Tensor, recorded."""
+        return ops.to_dense(self)
+
+    def clone(self) -> SparseTensor:
+        """The same pattern with copied values, recorded."""
+        return wrap(ops.clone(self.values), self.pattern)
+
+    def to_scipy(self) -> Any:
+        """A scipy.sparse array in the same format (no dense dimensions), values detached."""
+        from sparsegrad.create import to_scipy
+
+        return to_scipy(self)
+
+    def _densify(self, op: str) -> Tensor:
+        """Dense because `op` cannot take a sparse cotangent: an event, not a request."""
+        report_densify(op, self.shape, self.dtype.itemsize)
+        return ops.to_dense(self)
+
+    # ---- dtype, operators, methods -------------------------------------------------------------
+    def half(self) -> SparseTensor:
+        """Values in float16."""
+        return self.to("float16")
+
+    def float(self) -> SparseTensor:
+        """Values in float32."""
+        return self.to("float32")
+
+    def double(self) -> SparseTensor:
+        """Values in float64."""
+        return self.to("float64")
+
+    def __add__(self, other: Any) -> Any:
+        return ops.add(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return ops.add(other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return ops.sub(self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return ops.sub(other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return ops.mul(self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return ops.mul(other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return ops.div(self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return ops.div(other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return ops.pow(self, other)
+
+    def __neg__(self) -> Any:
+        return ops.neg(self)
+
+    def __abs__(self) -> Any:
+        return ops.abs(self)
+
+    def __matmul__(self, other: Any) -> Any:
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return ops.matmul(other, self)
+
+    def sum(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """Sum over `dim`; absent entries count as 0. See `sg.sum`."""
+        return ops.sum(self, dim, keepdim)
+
+    def mean(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """Mean over `dim`; absent entries count as 0. See `sg.mean`."""
+        return ops.mean(self, dim, keepdim)
+
+    def softmax(self, dim: int = -1) -> SparseTensor:
+        """Softmax over the stored entries of each row (dim 1) or column (dim 0)."""
+        return ops.softmax(self, dim)
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.values, self.pattern)
+
+
+_new = SparseTensor.__new__
+
+
+def wrap(values: Tensor, pattern: Pattern) -> SparseTensor:
+    """A SparseTensor of parts that fit; nothing is checked."""
+    out = _new(SparseTensor)
+    out.values, out.pattern = values, pattern
+    return out
+
+
+def _rebuild(values: Tensor, pattern: Pattern) -> SparseTensor:
+    return wrap(values, pattern)
+
+
+def compressed(
+    fmt: Any,
+    indptr: Any,
+    indices: Any,
+    values: Any,
+    shape: Any,
+    requires_grad: bool = False,
+    *,
+    dtype: Any = None,
+    check: bool = True,
+    copy: bool = True,
+) -> SparseTensor:
+    """A CSR or CSC tensor; arguments as in `sg.csr`."""
+    shape = as_shape(shape)
+    pattern = Pattern.compressed(fmt, indptr, indices, shape[:2], check=check, copy=copy)
+    return wrap(_own_values(values, pattern, shape[2:], dtype, requires_grad), pattern)
+
+
+def _own_values(
+    values: Any, pattern: Pattern, dense: tuple[int, ...], dtype: Any, requires_grad: bool
+) -> Tensor:
+    expected = (pattern.nnz, *dense)
+    if values is None:
+        one = Tensor(1.0, dtype).data
+        return Tensor(np.broadcast_to(one, expected), requires_grad=requires_grad)
+    if isinstance(values, Tensor):
+        out = values if dtype is None else values.astype(dtype)
+        if requires_grad and not out.requires_grad:
+            out = Tensor(out.data.copy(), requires_grad=True)
+    else:
+        made = Tensor(values, dtype)
+        shared = made.data is values or made.data.base is not None
+        out = Tensor(made.data.copy() if shared else made.data, requires_grad=requires_grad)
+    if out.shape != expected:
+        raise ShapeError(f"values: expected shape {expected}, got {out.shape}")
+    return out
+
+
+def row_sparse(values: Tensor, index: Any, shape: tuple[int, ...]) -> SparseTensor:
+    """A cotangent of a dense (n, *D) tensor that is zero but in the rows `index` (e,), where it
+    is `values` (e, *D); repeated rows add up."""
+    return wrap(values, Pattern.coo([index], shape[:1], check=False, copy=False))
+
+
+from sparsegrad import ops  # noqa: E402  (ops and tensors are the one import cycle)

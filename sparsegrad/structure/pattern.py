@@ -1,0 +1,482 @@
+"""Pattern: where the stored entries of a sparse tensor are.
+
+A Pattern is a light handle on a `Core`. The core owns the index arrays as they were given and
+caches whatever is derived from them. Its entries can be listed in up to three *orders*:
+
+    "given"  as the arrays came
+    "row"    row-major (lexicographic), stable for duplicates
+    "col"    column-major, stable for duplicates (two sparse dimensions only)
+
+A handle names an order (the order in which `values` line up), a format (how that order is
+presented) and whether the matrix is read transposed, so `.T` costs nothing and every handle of
+one core shares all index work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from sparsegrad import backends
+from sparsegrad.errors import PatternError
+
+__all__ = ["Core", "Pattern"]
+
+Array = Any
+Format = Literal["coo", "csr", "csc"]
+Order = Literal["given", "row", "col"]
+
+_FLIP = {"coo": "coo", "csr": "csc", "csc": "csr", "row": "col", "col": "row", "given": "given"}
+
+
+def index_dtype(shape: tuple[int, ...], nnz: int) -> np.dtype:
+    """int32 unless a dimension or the number of entries needs int64."""
+    wide = max((*shape, nnz), default=0) > np.iinfo(np.int32).max
+    return np.dtype(np.int64 if wide else np.int32)
+
+
+class Core:
+    """Index arrays of one pattern and every cache derived from them.
+
+    kind "coo": arrays = one id array (nnz,) per sparse dimension.
+    kind "csr"/"csc": arrays = (indptr over the rows/columns, ids of the other dimension).
+    """
+
+    __slots__ = ("__weakref__", "_cache", "_lock", "arrays", "kind", "nnz", "shape")
+
+    def __init__(self, kind: Format, shape: tuple[int, ...], arrays: tuple[Array, ...]) -> None:
+        self.kind: Format = kind
+        self.shape = shape
+        self.arrays = arrays
+        self.nnz = int(arrays[-1].size) if arrays else 0
+        self._cache: dict[Any, Any] = {}
+        self._lock = threading.RLock()
+
+    def cached(self, key: Any, build: Callable[[], Any]) -> Any:
+        """The value under `key`, built once, published under a lock."""
+        try:
+            return self._cache[key]
+        except KeyError:
+            with self._lock:
+                if key not in self._cache:
+                    self._cache[key] = build()
+                return self._cache[key]
+
+    @property
+    def backend(self) -> backends.Backend:
+        return backends.for_array(self.arrays[-1])
+
+    # ---- facts ---------------------------------------------------------------------------------
+    @property
+    def row_sorted(self) -> bool:
+        """Whether the given order is row-major."""
+        return self._facts[0]
+
+    @property
+    def unique(self) -> bool:
+        """Whether no coordinate is stored twice."""
+        return self._facts[1]
+
+    @property
+    def _facts(self) -> tuple[bool, bool]:
+        return self.cached("facts", self._find_facts)
+
+    def _find_facts(self) -> tuple[bool, bool]:
+        sorted_, unique = self.backend.order_facts(self.coords("given"))
+        if not sorted_:
+            coords = self.coords("col" if self.kind == "csc" else "row")
+            ordered = coords[::-1] if self.kind == "csc" else coords
+            unique = self.backend.order_facts(ordered)[1]
+        return sorted_, unique
+
+    # ---- orders --------------------------------------------------------------------------------
+    def perm(self, order: Order) -> Array | None:
+        """Positions in the given order of the entries listed in `order`; None for identity."""
+        if order == "given":
+            return None
+        return self.cached(("perm", order), lambda: self._sort(order))
+
+    def _sort(self, order: Order) -> Array | None:
+        be, coords = self.backend, self.coords("given")
+        if order == "row" and self.kind == "csc":
+            return self._regroup(coords[0], self.perm("col"), self.shape[0])
+        if order == "col" and self.kind != "csc":
+            return self._regroup(coords[1], self.perm("row"), self.shape[1])
+        axes = coords[::-1] if order == "col" else coords
+        perm = be.sort_coo(axes, self.shape[::-1] if order == "col" else self.shape)
+        return None if perm is None else perm.astype(self.arrays[-1].dtype, copy=False)
+
+    def _regroup(self, ids: Array, first: Array | None, n: int) -> Array | None:
+        """`first`, then stably by `ids`: row-major to column-major, or back."""
+        perm, _ = self.backend.group(ids if first is None else ids[first], n)
+        return perm if first is None else first[perm]
+
+    def inverse(self, order: Order) -> Array | None:
+        """Positions in `order` of the entries as given; None for identity."""
+        return self.cached(("inverse", order), lambda: invert(self.perm(order)))
+
+    def moves(self, source: Order, target: Order) -> Array | None:
+        """Positions in `source` order of the entries listed in `target`; None for identity."""
+        if source == target:
+            return None
+
+        def build() -> Array | None:
+            back, forth = self.inverse(source), self.perm(target)
+            if back is None or forth is None:
+                return forth if back is None else back
+            both = back[forth]
+            same = bool((both == self.backend.xp.arange(both.size, dtype=both.dtype)).all())
+            return None if same else both
+
+        return self.cached(("moves", source, target), build)
+
+    # ---- arrays --------------------------------------------------------------------------------
+    def coords(self, order: Order) -> tuple[Array, ...]:
+        """One id array (nnz,) per sparse dimension, listed in `order`."""
+        perm = self.perm(order) if order != "given" else None
+        if order != "given" and perm is None:
+            return self.coords("given")
+        return self.cached(("coords", order), lambda: self._list(perm))
+
+    def _list(self, perm: Array | None) -> tuple[Array, ...]:
+        if perm is not None:
+            return tuple(c[perm] for c in self.coords("given"))
+        if self.kind == "coo":
+            return self.arrays
+        indptr, minor = self.arrays
+        major = self.backend.expand(indptr, self.nnz).astype(minor.dtype, copy=False)
+        return (major, minor) if self.kind == "csr" else (minor, major)
+
+    def indptr(self, axis: int) -> Array:
+        """Offsets (n + 1,) of the rows (axis 0) or columns (axis 1)."""
+        if self.kind == ("csr", "csc")[axis]:
+            return self.arrays[0]
+
+        def build() -> Array:
+            ids = self.coords(("row", "col")[axis])[axis]
+            return self.backend.compress(ids, self.shape[axis])
+
+        return self.cached(("indptr", axis), build)
+
+    def grouped(self, axis: int) -> Order:
+        """The cheapest order in which entries are grouped by `axis`."""
+        return "given" if self.kind == ("csr", "csc")[axis] else ("row", "col")[axis]
+
+    def fingerprint(self) -> bytes:
+        """Digest of the given coordinates: equal for equal index arrays."""
+
+        def build() -> bytes:
+            digest = hashlib.blake2b(repr((self.kind, self.shape, self.nnz)).encode())
+            for array in self.arrays:
+                digest.update(np.ascontiguousarray(self.backend.to_host(array), np.int64).tobytes())
+            return digest.digest()
+
+        return self.cached("fingerprint", build)
+
+
+def invert(perm: Array | None) -> Array | None:
+    """The inverse permutation."""
+    if perm is None:
+        return None
+    xp = backends.for_array(perm).xp
+    out = xp.empty_like(perm)
+    out[perm] = xp.arange(perm.size, dtype=perm.dtype)
+    return out
+
+
+class Pattern:
+    """Where the stored entries of a sparse tensor are: immutable, shared, never differentiated.
+
+    Made by the constructors of `SparseTensor`; read it for its index arrays.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.csr([0, 2, 3], [0, 2, 1], [1.0, 2.0, 3.0], (2, 3))
+    >>> A.pattern
+    Pattern(shape=(2, 3), nnz=3, format='csr')
+    >>> A.pattern.row, A.pattern.T.format
+    (array([0, 0, 1], dtype=int32), 'csc')
+    """
+
+    __slots__ = ("core", "format", "order", "transposed")
+
+    def __init__(
+        self, core: Core, fmt: Format, order: Order = "given", transposed: bool = False
+    ) -> None:
+        self.core, self.format, self.order, self.transposed = core, fmt, order, transposed
+
+    # ---- construction --------------------------------------------------------------------------
+    @classmethod
+    def coo(
+        cls, indices: Any, shape: tuple[int, ...], *, check: bool = True, copy: bool = True
+    ) -> Pattern:
+        """From coordinates (ndim, nnz); any order, duplicates allowed.
+
+        Raises PatternError for indices that are not integers, of the wrong shape, or outside
+        `shape`. `check=False` skips the bounds, `copy=False` shares the arrays.
+        """
+        shape = as_shape(shape)
+        parts = list(indices) if isinstance(indices, (list, tuple)) else indices
+        if len(parts) != len(shape):
+            raise PatternError(
+                f"indices: expected {len(shape)} rows for shape {shape}, got {len(parts)}"
+            )
+        if not shape:
+            raise PatternError("shape: a sparse tensor needs at least one sparse dimension")
+        arrays = [_ids(f"indices[{d}]", part) for d, part in enumerate(parts)]
+        if len({a.size for a in arrays}) > 1:
+            raise PatternError(f"indices: lengths differ: {[a.size for a in arrays]}")
+        dtype = index_dtype(shape, arrays[0].size)
+        for d, a in enumerate(arrays):
+            if check:
+                backends.for_array(a).check_indices(f"indices[{d}]", a, shape[d])
+            arrays[d] = _own(a, dtype, copy)
+        return cls(Core("coo", shape, tuple(arrays)), "coo")
+
+    @classmethod
+    def compressed(
+        cls,
+        fmt: Format,
+        indptr: Any,
+        indices: Any,
+        shape: tuple[int, ...],
+        *,
+        check: bool = True,
+        copy: bool = True,
+    ) -> Pattern:
+        """From CSR or CSC arrays: indptr (n + 1,) over the major dimension, indices (nnz,).
+
+        Raises PatternError for a wrong length, an indptr that does not start at 0, end at nnz and
+        rise, or indices outside `shape`.
+        """
+        shape = as_shape(shape)
+        if len(shape) != 2:
+            raise PatternError(f"{fmt}: needs two sparse dimensions, got shape {shape}")
+        major = shape[0 if fmt == "csr" else 1]
+        minor = shape[1 if fmt == "csr" else 0]
+        ptr, ids = _ids("indptr", indptr), _ids("indices", indices)
+        if ptr.size != major + 1:
+            raise PatternError(
+                f"indptr: expected length {major + 1} for {fmt} of shape {shape}, got {ptr.size}"
+            )
+        if check:
+            check_offsets("indptr", ptr, ids.size)
+            backends.for_array(ids).check_indices("indices", ids, minor)
+        dtype = index_dtype(shape, ids.size)
+        return cls(Core(fmt, shape, (_own(ptr, dtype, copy), _own(ids, dtype, copy))), fmt)
+
+    # ---- what users read -----------------------------------------------------------------------
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the sparse dimensions."""
+        return self.core.shape[::-1] if self.transposed else self.core.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of sparse dimensions."""
+        return len(self.core.shape)
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries, explicit zeros and duplicates included."""
+        return self.core.nnz
+
+    @property
+    def coords(self) -> tuple[Array, ...]:
+        """One id array (nnz,) per sparse dimension, in entry order."""
+        coords = self.core.coords(self.order)
+        return coords[::-1] if self.transposed else coords
+
+    @property
+    def row(self) -> Array:
+        """Row of every entry (nnz,)."""
+        return self.coords[0]
+
+    @property
+    def col(self) -> Array:
+        """Column of every entry (nnz,)."""
+        self._two_dimensional("col")
+        return self.coords[1]
+
+    @property
+    def indices(self) -> Array:
+        """COO: (ndim, nnz). CSR: column of every entry (nnz,). CSC: row of every entry (nnz,)."""
+        if self.format == "coo":
+            return self.core.backend.xp.stack(self.coords)
+        return self.coords[1 if self.format == "csr" else 0]
+
+    @property
+    def indptr(self) -> Array:
+        """CSR: offsets of the rows (m + 1,). CSC: offsets of the columns (n + 1,)."""
+        if self.format == "coo":
+            raise PatternError("indptr: a coo pattern has none; convert with .to('csr') first")
+        return self.core.indptr(self._axis(0 if self.format == "csr" else 1))
+
+    @property
+    def is_coalesced(self) -> bool:
+        """Whether entries are unique and in canonical order (column-major for CSC, else
+        row-major)."""
+        if self.nnz == 0:
+            return True
+        canonical = self._canonical()
+        return self.core.unique and self.core.moves(self.order, canonical) is None
+
+    @property
+    def T(self) -> Pattern:
+        """The transposed pattern: O(1), another handle on the same core."""
+        self._two_dimensional("T")
+        return Pattern(self.core, _FLIP[self.format], self.order, not self.transposed)  # type: ignore[arg-type]
+
+    @property
+    def cache_nbytes(self) -> int:
+        """Bytes that cached index arrays hold beyond the given ones."""
+        seen = {id(a) for a in self.core.arrays}
+        total = 0
+        stack = list(self.core._cache.values())
+        while stack:
+            item = stack.pop()
+            if isinstance(item, tuple):
+                stack.extend(item)
+            elif isinstance(item, Pattern):
+                stack.extend(item.core.arrays)
+            elif hasattr(item, "nbytes") and id(item) not in seen:
+                seen.add(id(item))
+                total += int(item.nbytes)
+        return total
+
+    def drop_caches(self) -> None:
+        """Forget every derived array; they are rebuilt when needed."""
+        with self.core._lock:
+            self.core._cache.clear()
+
+    # ---- what ops and backends read ------------------------------------------------------------
+    def rows(self) -> tuple[Array, Array, Array | None]:
+        """Entries grouped by row: indptr (m + 1,), columns (nnz,), positions in this pattern's
+        entry order (nnz,) or None where they coincide."""
+        self._two_dimensional("rows")
+        axis = self._axis(0)
+        order = self.core.grouped(axis)
+        if self.core.moves(self.order, order) is None:  # already grouped: no values to move
+            order = self.order
+        return (
+            self.core.indptr(axis),
+            self.core.coords(order)[1 - axis],
+            self.core.moves(self.order, order),
+        )
+
+    def to(self, fmt: Format) -> tuple[Pattern, Array | None]:
+        """This pattern in another format, and the positions (nnz,) in the old entry order of the
+        new entries (None where the order does not change)."""
+        if fmt not in ("coo", "csr", "csc"):
+            raise PatternError(f"format: expected 'coo', 'csr' or 'csc', got {fmt!r}")
+        if fmt == self.format:
+            return self, None
+        if fmt == "coo":
+            order = self.order if self.format == "csr" else self._canonical("row")
+        else:
+            self._two_dimensional(f"to({fmt!r})")
+            order = self.core.grouped(self._axis(0 if fmt == "csr" else 1))
+        target = Pattern(self.core, fmt, order, self.transposed)
+        return target, self.core.moves(self.order, order)
+
+    def canonical(self) -> tuple[Pattern, Array | None]:
+        """The same entries in canonical order (duplicates kept), and their old positions."""
+        order = self._canonical()
+        return Pattern(self.core, self.format, order, self.transposed), self.core.moves(
+            self.order, order
+        )
+
+    def cached(self, key: Any, build: Callable[[], Any]) -> Any:
+        """A value derived from this handle, kept as long as the core."""
+        return self.core.cached((key, self.order, self.transposed), build)
+
+    def same_as(self, other: Pattern) -> bool:
+        """Whether values on `other` line up with values on this pattern.
+
+        Patterns of one core are compared by identity; cores that only look different (after
+        loading or transport) are compared once by fingerprint, and share one core from then on.
+        """
+        if self.shape != other.shape or self.nnz != other.nnz:
+            return False
+        if self.core is not other.core:
+            if self.core.fingerprint() != other.core.fingerprint():
+                return False
+            other.core = self.core
+        return (
+            self.transposed == other.transposed and self.core.moves(self.order, other.order) is None
+        )
+
+    def __repr__(self) -> str:
+        return f"Pattern(shape={self.shape}, nnz={self.nnz}, format={self.format!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        host = tuple(self.core.backend.to_host(a) for a in self.core.arrays)
+        return _rebuild, (
+            self.core.kind, self.core.shape, host, self.format, self.order, self.transposed
+        )  # fmt: skip
+
+    def _axis(self, axis: int) -> int:
+        return 1 - axis if self.transposed else axis
+
+    def _canonical(self, visible: Order | None = None) -> Order:
+        order = visible or ("col" if self.format == "csc" else "row")
+        return _FLIP[order] if self.transposed else order  # type: ignore[return-value]
+
+    def _two_dimensional(self, op: str) -> None:
+        if len(self.core.shape) != 2:
+            raise PatternError(f"{op}: needs two sparse dimensions, got shape {self.shape}")
+
+
+def _rebuild(
+    kind: Format, shape: tuple[int, ...], arrays: tuple[Array, ...], *handle: Any
+) -> Pattern:
+    return Pattern(Core(kind, shape, arrays), *handle)
+
+
+def as_shape(shape: Any) -> tuple[int, ...]:
+    """`shape` as a tuple of non-negative ints."""
+    try:
+        sizes = tuple(int(n) for n in shape)
+    except TypeError:
+        raise PatternError(f"shape: expected a tuple of integers, got {shape!r}") from None
+    if any(n < 0 for n in sizes):
+        raise PatternError(f"shape: sizes must not be negative, got {sizes}")
+    return sizes
+
+
+def _ids(name: str, ids: Any) -> Array:
+    array = ids if hasattr(ids, "dtype") else np.asarray(ids)
+    array = getattr(array, "data", array) if not isinstance(array, np.ndarray) else array
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int32)  # an empty Python list
+    if array.dtype.kind not in "iu":
+        raise PatternError(f"{name}: indices must be integers, got {array.dtype}")
+    if array.ndim != 1:
+        raise PatternError(f"{name}: expected one dimension, got shape {array.shape}")
+    return array
+
+
+def _own(array: Array, dtype: np.dtype, copy: bool) -> Array:
+    out = array.astype(dtype, copy=copy)
+    if out is not array and isinstance(out, np.ndarray):
+        out.flags.writeable = False
+    return out
+
+
+def check_offsets(name: str, offsets: Any, nnz: int) -> Array:
+    """Offsets (s + 1,) as an index array; PatternError unless they rise from 0 to nnz."""
+    ptr = _ids(name, offsets)
+    if ptr.size == 0 or int(ptr[0]) != 0:
+        raise PatternError(f"{name}: must start at 0, got {ptr[:1].tolist()}")
+    if int(ptr[-1]) != nnz:
+        raise PatternError(f"{name}: must end at nnz = {nnz}, got {int(ptr[-1])}")
+    falls = ptr[1:] < ptr[:-1]
+    if bool(falls.any()):
+        at = int(falls.argmax())
+        raise PatternError(
+            f"{name}: must not fall, got {int(ptr[at])} then {int(ptr[at + 1])} at {at}"
+        )
+    return ptr.astype(index_dtype((ptr.size,), nnz), copy=False)

@@ -1,0 +1,209 @@
+"""Plans: the index half of structural operations, done once and cached.
+
+Applying a plan is `take` and `segment_sum` on values, so none of these needs a gradient rule.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from sparsegrad.errors import ShapeError
+from sparsegrad.structure.pattern import Array, Core, Pattern, index_dtype
+
+__all__ = [
+    "Intersection",
+    "Merge",
+    "coalesce",
+    "expand",
+    "flat_index",
+    "intersection",
+    "locate",
+    "union",
+]
+
+T = TypeVar("T")
+
+
+class Merge(NamedTuple):
+    """values -> segment_sum(take(values, perm), indptr), which lie on `pattern`.
+
+    perm: positions (nnz,), None for identity. indptr: runs of duplicates (nnz of pattern + 1,),
+    None if there are none.
+    """
+
+    pattern: Pattern
+    perm: Array | None
+    indptr: Array | None
+
+
+class Intersection(NamedTuple):
+    """Entries that two coalesced patterns share, and their positions in either."""
+
+    pattern: Pattern
+    left: Array
+    right: Array
+
+
+def coalesce(pattern: Pattern) -> Merge:
+    """Unique entries in canonical order (column-major for CSC, else row-major)."""
+    target, perm = pattern.canonical()
+    if pattern.core.unique:
+        return Merge(target, perm, None)
+    # The plan holds no handle on its own core (a cycle): the merged pattern has a new one.
+    return pattern.cached("coalesce", lambda: _merge(target, perm))
+
+
+def _merge(listed: Pattern, perm: Array | None) -> Merge:
+    be = listed.core.backend
+    xp = be.xp
+    coords = listed.coords
+    new = xp.ones(listed.nnz, dtype=bool)
+    new[1:] = False
+    for c in coords:
+        new[1:] |= c[1:] != c[:-1]
+    starts = xp.flatnonzero(new).astype(coords[0].dtype)
+    end = xp.asarray([listed.nnz], dtype=coords[0].dtype)
+    kept = tuple(c[starts] for c in coords)
+    return Merge(_like(listed, kept), perm, xp.concatenate((starts, end)))
+
+
+def _like(pattern: Pattern, coords: tuple[Array, ...], shape: Any = None) -> Pattern:
+    """Canonical coordinates as a pattern in the format of `pattern`."""
+    shape = pattern.shape if shape is None else shape
+    dtype = index_dtype(shape, int(coords[0].size))
+    coords = tuple(c.astype(dtype, copy=False) for c in coords)
+    if pattern.format == "coo":
+        return Pattern(Core("coo", shape, coords), "coo")
+    major = 0 if pattern.format == "csr" else 1
+    indptr = pattern.core.backend.compress(coords[major], shape[major])
+    return Pattern(Core(pattern.format, shape, (indptr, coords[1 - major])), pattern.format)
+
+
+def union(a: Pattern, b: Pattern) -> Merge:
+    """Entries of either pattern: values -> the plan applied to cat(values of a, values of b)."""
+    _same_shape("union", a, b)
+
+    def build() -> Merge:
+        xp = a.core.backend.xp
+        coords = tuple(xp.concatenate((x, y)) for x, y in zip(a.coords, b.coords, strict=True))
+        both = Pattern(Core("coo", a.shape, coords), "coo")
+        order = "col" if a.format == "csc" else "row"
+        listed = Pattern(both.core, a.format, order)
+        return _merge(listed, both.core.perm(order))  # type: ignore[arg-type]
+
+    return _pair("union", a, b, build)
+
+
+def intersection(a: Pattern, b: Pattern) -> Intersection:
+    """Entries of both; the patterns must be coalesced."""
+    _same_shape("intersection", a, b)
+
+    def build() -> Intersection:
+        plan = union(a, b)
+        xp = a.core.backend.xp
+        indptr = plan.indptr
+        both = xp.flatnonzero(xp.diff(indptr) == 2)
+        start = indptr[both]
+        perm = plan.perm if plan.perm is not None else xp.arange(a.nnz + b.nnz)
+        first, second = perm[start], perm[start + 1]  # stable: the entry of `a` comes first
+        kept = tuple(c[both] for c in plan.pattern.coords)
+        return Intersection(_like(a, kept), first, second - a.nnz)
+
+    return _pair("intersection", a, b, build)
+
+
+def locate(entries: Pattern, target: Pattern) -> tuple[Array, Array]:
+    """Where each entry of `entries` lies in the coalesced `target`: positions (nnz,), 0 where
+    it is absent, and whether it is there (nnz,)."""
+    merged = coalesce(entries)
+    shared = intersection(merged.pattern, target)
+    xp = entries.core.backend.xp
+    position = xp.zeros(merged.pattern.nnz, dtype=shared.right.dtype)
+    found = xp.zeros(merged.pattern.nnz, dtype=bool)
+    position[shared.left] = shared.right
+    found[shared.left] = True
+    if merged.indptr is not None:  # back from unique entries to each duplicate
+        ids = entries.core.backend.expand(merged.indptr, entries.nnz)
+        position, found = position[ids], found[ids]
+    if merged.perm is not None:
+        back = xp.empty(entries.nnz, dtype=merged.perm.dtype)
+        back[merged.perm] = xp.arange(entries.nnz, dtype=merged.perm.dtype)
+        position, found = position[back], found[back]
+    return position, found
+
+
+def expand(pattern: Pattern, shape: tuple[int, ...]) -> tuple[Pattern, Array]:
+    """Size-1 dimensions repeated to `shape`: the pattern, and the old position of each entry."""
+
+    def build() -> tuple[Pattern, Array]:
+        xp = pattern.core.backend.xp
+        coords = list(pattern.coords)
+        position = xp.arange(pattern.nnz)
+        for d, (old, new) in enumerate(zip(pattern.shape, shape, strict=True)):
+            if old == new:
+                continue
+            count = int(position.size)
+            position = xp.repeat(position, new)
+            coords = [xp.repeat(c, new) for c in coords]
+            coords[d] = xp.tile(xp.arange(new), count)
+        dtype = index_dtype(shape, int(position.size))
+        core = Core("coo", shape, tuple(c.astype(dtype) for c in coords))
+        target, order = Pattern(core, "coo").to(pattern.format)
+        return target, position if order is None else position[order]
+
+    return pattern.cached(("expand", shape), build)
+
+
+def flat_index(pattern: Pattern, sizes: tuple[int, ...]) -> Array:
+    """Row-major position (nnz,) of every entry in an array of `sizes`: the pattern's shape, with
+    1 where the array is broadcast."""
+
+    def build() -> Array:
+        xp = pattern.core.backend.xp
+        flat = xp.zeros(pattern.nnz, dtype="int64")
+        for c, n in zip(pattern.coords, sizes, strict=True):
+            flat *= n
+            if n != 1:
+                flat += c
+        return flat
+
+    return pattern.cached(("flat", sizes), build)
+
+
+# ---- plans of two patterns: a small bounded cache that keeps neither alive ---------------------
+_PAIRS: OrderedDict[Any, tuple[Any, Any, Any]] = OrderedDict()
+_PAIRS_LIMIT = 64
+_pairs_lock = threading.RLock()
+
+
+def _pair(kind: str, a: Pattern, b: Pattern, build: Callable[[], T]) -> T:
+    key = (kind, _handle(a), _handle(b))
+    with _pairs_lock:
+        held = _PAIRS.get(key)
+        if held is not None and held[0]() is a.core and held[1]() is b.core:
+            _PAIRS.move_to_end(key)
+            return held[2]
+    plan = build()
+
+    def forget(_: Any) -> None:
+        with _pairs_lock:
+            _PAIRS.pop(key, None)
+
+    with _pairs_lock:
+        _PAIRS[key] = (weakref.ref(a.core, forget), weakref.ref(b.core, forget), plan)
+        while len(_PAIRS) > _PAIRS_LIMIT:
+            _PAIRS.popitem(last=False)
+    return plan
+
+
+def _handle(p: Pattern) -> tuple[Any, ...]:
+    return id(p.core), p.format, p.order, p.transposed
+
+
+def _same_shape(op: str, a: Pattern, b: Pattern) -> None:
+    if a.shape != b.shape:
+        raise ShapeError(f"{op}: patterns have shapes {a.shape} and {b.shape}")

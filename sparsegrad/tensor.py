@@ -1,0 +1,716 @@
+"""Tensor: a dense array that remembers how it was made."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from sparsegrad import backends, dtypes
+from sparsegrad.device import CPU, Device
+from sparsegrad.engine import differentiate
+from sparsegrad.engine import primitive as _primitive
+from sparsegrad.engine.graph import Node, Version
+from sparsegrad.engine.mode import recording
+from sparsegrad.errors import DtypeError, GraphError, ShapeError
+
+__all__ = ["RemovableHandle", "Tensor", "as_tensor"]
+
+_hook_ids = itertools.count()
+
+
+class RemovableHandle:
+    """Takes a hook off again: `handle.remove()`, or leaving a `with` block."""
+
+    def __init__(self, hooks: dict[int, Any], key: int) -> None:
+        self._hooks, self._key = hooks, key
+
+    def remove(self) -> None:
+        """Take the hook off; more than once does nothing more."""
+        self._hooks.pop(self._key, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+class Tensor:
+    """A dense array with a gradient.
+
+    `data` is the raw array; `requires_grad`, `grad`, `grad_fn`, `backward` are PyTorch's.
+
+    data: array, number or nested list. Arrays are shared, not copied (`sg.tensor` copies).
+    requires_grad: record what is done with it; floating-point dtypes only (DtypeError).
+
+    >>> import sparsegrad as sg
+    >>> x = sg.Tensor([1.0, 2.0], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    tensor([2., 4.])
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_grad",
+        "_hooks",
+        "_index",
+        "_node",
+        "_requires_grad",
+        "_version",
+        "data",
+    )
+
+    __array_ufunc__ = None  # `array * tensor` asks the tensor
+    _is_sparse = False
+
+    _node: Node | None
+    _version: Version | None
+
+    def __init__(
+        self, data: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None
+    ) -> None:
+        self.data = to_array(data, dtype, device)
+        self._node, self._index, self._version, self._grad, self._hooks = None, 0, None, None, None
+        self._requires_grad = False
+        if requires_grad:
+            self.requires_grad = True
+
+    # ---- what it is ----------------------------------------------------------------------------
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions."""
+        return self.data.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the elements."""
+        return self.data.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.data.ndim
+
+    @property
+    def device(self) -> Device:
+        """Where the array lives."""
+        return CPU
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.data.nbytes
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return self.data.ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one dimension."""
+        return self.data.shape if dim is None else self.data.shape[dim]
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self.data.size
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is float16, float32 or float64."""
+        return self.data.dtype.kind == "f"
+
+    # ---- autograd ------------------------------------------------------------------------------
+    @property
+    def requires_grad(self) -> bool:
+        """Whether ops on this tensor are recorded."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value and self.data.dtype.kind != "f":
+            raise DtypeError(
+                f"requires_grad: only floating-point tensors have gradients, got {self.dtype}"
+            )
+        if not value and self._node is not None:
+            raise GraphError(
+                f"requires_grad: this tensor is the result of {self._node.name}; "
+                "use .detach() for one without history"
+            )
+        self._requires_grad = bool(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set `requires_grad` and return the tensor."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it was made by the user rather than by a recorded op."""
+        return self._node is None
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The recorded op it is a result of."""
+        return self._node
+
+    @property
+    def grad(self) -> Any:
+        """Sum of the gradients of all backward passes: a Tensor, a SparseTensor, or None.
+
+        Row-sparse where the tensor was only gathered from; see docs/gradients.md.
+        """
+        held = self._grad
+        return held if held is None or not hasattr(held, "merged") else held.merged()
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor) and not getattr(value, "_is_sparse", False):
+                raise TypeError(f"grad: expected a tensor or None, got {type(value).__name__}")
+            if tuple(value.shape) != self.shape:
+                raise ShapeError(f"grad: expected shape {self.shape}, got {tuple(value.shape)}")
+        self._grad = value
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether a non-leaf keeps its gradient."""
+        retains = self._node.retains if self._node is not None else None
+        return retains is not None and self._index in retains
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this result of an op; nothing to do for a leaf."""
+        if not self._requires_grad:
+            raise GraphError("retain_grad: the tensor does not require a gradient")
+        if self._node is not None:
+            self._node.retains = self._node.retains or {}
+            self._node.retains[self._index] = weakref.ref(self)
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
+        """Call `hook(grad)` whenever the gradient of this tensor is complete; what it returns
+        (if not None) takes the gradient's place."""
+        if not self._requires_grad:
+            raise GraphError("register_hook: the tensor does not require a gradient")
+        if self._node is None:
+            hooks = self._hook_table()["tensor"]
+        else:
+            self._node.hooks = self._node.hooks or {}
+            hooks = self._node.hooks.setdefault(self._index, {})
+        key = next(_hook_ids)
+        hooks[key] = hook
+        return RemovableHandle(hooks, key)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Any], None]) -> RemovableHandle:
+        """Call `hook(tensor)` after `.grad` of this leaf was updated by a backward pass."""
+        if self._node is not None or not self._requires_grad:
+            raise GraphError("register_post_accumulate_grad_hook: only for leaves with gradients")
+        hooks = self._hook_table()["post"]
+        key = next(_hook_ids)
+        hooks[key] = hook
+        return RemovableHandle(hooks, key)
+
+    def _hook_table(self) -> dict[str, dict[int, Any]]:
+        if self._hooks is None:
+            self._hooks = {"tensor": {}, "post": {}}
+        return self._hooks
+
+    def _leaf_hooks(self) -> list[Callable[[Any], Any]]:
+        return list(self._hooks["tensor"].values()) if self._hooks else []
+
+    def _post_hooks(self) -> list[Callable[[Any], None]]:
+        return list(self._hooks["post"].values()) if self._hooks else []
+
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Add the gradient of this tensor to `.grad` of every leaf it depends on.
+
+        gradient: upstream gradient of this tensor's shape (Tensor or SparseTensor); may be left
+            out for a scalar.
+        retain_graph: keep what rules saved, to differentiate again (default: `create_graph`).
+        create_graph: record the backward pass itself, for higher derivatives.
+        inputs: tensors to accumulate into, instead of all leaves.
+
+        Raises GraphError for a tensor without history, a missing gradient, a freed graph, or a
+        saved tensor that was changed in place; `.grad` is then left as it was.
+        """
+        differentiate.backward(self, gradient, retain_graph, create_graph, inputs)
+
+    def detach(self) -> Tensor:
+        """The same data without history; in-place counters are shared."""
+        out = _make(self.data, None, 0)
+        if self._version is None:
+            self._version = Version()
+        out._version = self._version
+        return out
+
+    # ---- out of the engine ---------------------------------------------------------------------
+    def numpy(self) -> np.ndarray:
+        """The array in host memory, shared where possible. GraphError if it requires a gradient:
+        use `.detach().numpy()`."""
+        if self._requires_grad:
+            raise GraphError("numpy: the tensor requires a gradient; use .detach().numpy()")
+        return backends.for_array(self.data).to_host(self.data)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def item(self) -> Any:
+        """The only element as a Python number."""
+        if self.data.size != 1:
+            raise ShapeError(f"item: needs exactly one element, got shape {self.shape}")
+        return self.data.item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return self.data.tolist()
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.data.dtype.kind not in "iub":
+            raise TypeError(f"only integer tensors can be an index, got {self.dtype}")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.data.ndim:
+            raise TypeError("len: a zero-dimensional tensor has no length")
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self.data == (value.data if isinstance(value, Tensor) else value)).any())
+
+    def __repr__(self) -> str:
+        text = np.array2string(
+            backends.for_array(self.data).to_host(self.data), separator=", ", prefix="tensor("
+        )
+        notes = ""
+        if self.data.dtype not in (dtypes.get_default_dtype(), dtypes.int64, dtypes.bool_):
+            notes += f", dtype={self.data.dtype}"
+        if self._node is not None:
+            notes += f", grad_fn={self._node!r}"
+        elif self._requires_grad:
+            notes += ", requires_grad=True"
+        return f"tensor({text}{notes})"
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._node is not None:
+            raise GraphError("pickle: only leaves can be copied or pickled; use .detach()")
+        host = backends.for_array(self.data).to_host(self.data)
+        return _rebuild, (type(self), host, self._requires_grad)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if self._node is not None:
+            raise GraphError("deepcopy: only leaves can be copied; use .detach().clone()")
+        out = _rebuild(type(self), self.data.copy(), self._requires_grad)
+        memo[id(self)] = out
+        grad = self.grad
+        out._grad = None if grad is None else grad.detach().clone()
+        return out
+
+    # ---- in place ------------------------------------------------------------------------------
+    def _writable(self, op: str, instead: str) -> None:
+        if self._requires_grad and recording.get():
+            raise GraphError(
+                f"{op}: the tensor requires a gradient and cannot be changed in place; "
+                f"use {instead}, or sg.no_grad() for an update that is not recorded"
+            )
+
+    def _write(self, op: str, instead: str, index: Any, value: Any) -> Tensor:
+        self._writable(op, instead)
+        if isinstance(value, Tensor):
+            if value._requires_grad and recording.get():
+                raise GraphError(f"{op}: the value requires a gradient; use {instead}")
+            value = value.data
+        try:
+            self.data[index] = value
+        except (ValueError, TypeError) as error:
+            raise ShapeError(f"{op}: {error}") from None
+        self._bump()
+        return self
+
+    def _bump(self) -> None:
+        """Count a change of the storage."""
+        if self._version is None:
+            self._version = Version()
+        self._version.n += 1
+
+    def _update(self, op: str, fn: Any, other: Any) -> Tensor:
+        self._writable(f"{op}_", f"sg.{op}")
+        with _no_recording():
+            result = fn(self, other)
+        if result.shape != self.shape:
+            raise ShapeError(f"{op}_: result has shape {result.shape}, tensor {self.shape}")
+        if not np.can_cast(result.dtype, self.dtype, "same_kind"):
+            raise DtypeError(f"{op}_: a {result.dtype} result does not fit a {self.dtype} tensor")
+        return self._write(f"{op}_", f"sg.{op}", ..., result)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._write("t[i] = v", "sg.where", ops.index.raw_index(index), value)
+
+    def add_(self, other: Any, alpha: float = 1) -> Tensor:
+        """In place: self + alpha * other."""
+        return self._update("add", ops.elementwise.add_p, other if alpha == 1 else other * alpha)
+
+    def sub_(self, other: Any) -> Tensor:
+        """In place: self - other."""
+        return self._update("sub", ops.elementwise.sub_p, other)
+
+    def mul_(self, other: Any) -> Tensor:
+        """In place: self * other."""
+        return self._update("mul", ops.elementwise.mul_p, other)
+
+    def div_(self, other: Any) -> Tensor:
+        """In place: self / other."""
+        return self._update("div", ops.elementwise.div_p, other)
+
+    def copy_(self, other: Any) -> Tensor:
+        """In place: the elements of `other`, broadcast to this shape."""
+        return self._write("copy_", "the other tensor itself", ..., other)
+
+    def fill_(self, value: float) -> Tensor:
+        """In place: every element becomes `value`."""
+        return self._write("fill_", "sg.full", ..., value)
+
+    def zero_(self) -> Tensor:
+        """In place: every element becomes 0."""
+        return self._write("zero_", "sg.zeros", ..., 0)
+
+    # ---- operators -----------------------------------------------------------------------------
+    def __add__(self, other: Any) -> Any:
+        return ops.elementwise.add_p(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return ops.elementwise.add_p(other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return ops.elementwise.sub_p(self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return ops.elementwise.sub_p(other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return ops.elementwise.mul_p(self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return ops.elementwise.mul_p(other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return ops.elementwise.div_p(self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return ops.elementwise.div_p(other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return ops.elementwise.pow_p(self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return ops.elementwise.pow_p(other, self)
+
+    def __neg__(self) -> Any:
+        return ops.elementwise.neg_p(self)
+
+    def __abs__(self) -> Any:
+        return ops.elementwise.abs_p(self)
+
+    def __matmul__(self, other: Any) -> Any:
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return ops.matmul(other, self)
+
+    def __eq__(self, other: Any) -> Any:
+        return ops.elementwise.eq_p(self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return ops.elementwise.ne_p(self, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return ops.elementwise.lt_p(self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return ops.elementwise.le_p(self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return ops.elementwise.gt_p(self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return ops.elementwise.ge_p(self, other)
+
+    def __getitem__(self, index: Any) -> Any:
+        return ops.index.getitem(self, index)
+
+    # ---- ops as methods ------------------------------------------------------------------------
+    def add(self, other: Any) -> Any:
+        """self + other."""
+        return self + other
+
+    def sub(self, other: Any) -> Any:
+        """self - other."""
+        return self - other
+
+    def mul(self, other: Any) -> Any:
+        """self * other."""
+        return self * other
+
+    def div(self, other: Any) -> Any:
+        """self / other."""
+        return self / other
+
+    def neg(self) -> Any:
+        """-self."""
+        return -self
+
+    def pow(self, exponent: Any) -> Any:
+        """self ** exponent."""
+        return self**exponent
+
+    def matmul(self, other: Any) -> Any:
+        """self @ other."""
+        return self @ other
+
+    def abs(self) -> Any:
+        """Elementwise absolute value."""
+        return ops.abs(self)
+
+    def exp(self) -> Any:
+        """Elementwise exponential."""
+        return ops.exp(self)
+
+    def log(self) -> Any:
+        """Elementwise natural logarithm."""
+        return ops.log(self)
+
+    def sqrt(self) -> Any:
+        """Elementwise square root."""
+        return ops.sqrt(self)
+
+    def tanh(self) -> Any:
+        """Elementwise hyperbolic tangent."""
+        return ops.tanh(self)
+
+    def sigmoid(self) -> Any:
+        """Elementwise logistic function."""
+        return ops.sigmoid(self)
+
+    def relu(self) -> Any:
+        """Elementwise max(x, 0)."""
+        return ops.relu(self)
+
+    def sum(self, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+        """Sum over `dim`; see `sg.sum`."""
+        return ops.sum(self, dim, keepdim, dtype)
+
+    def mean(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """Mean over `dim`; see `sg.mean`."""
+        return ops.mean(self, dim, keepdim)
+
+    def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """Maximum; with `dim` also the positions; see `sg.max`."""
+        return ops.max(self, dim, keepdim)
+
+    def argmax(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """Positions of the maximum; see `sg.argmax`."""
+        return ops.argmax(self, dim, keepdim)
+
+    def softmax(self, dim: int) -> Any:
+        """Softmax over `dim`; see `sg.softmax`."""
+        return ops.softmax(self, dim)
+
+    def log_softmax(self, dim: int) -> Any:
+        """Logarithm of the softmax over `dim`; see `sg.log_softmax`."""
+        return ops.log_softmax(self, dim)
+
+    def reshape(self, *shape: Any) -> Any:
+        """The same elements in another shape; see `sg.reshape`."""
+        return ops.reshape(self, _unpack(shape))
+
+    view = reshape
+
+    def flatten(self) -> Any:
+        """The elements in one dimension."""
+        return ops.reshape(self, (-1,))
+
+    def transpose(self, dim0: int, dim1: int) -> Any:
+        """Two dimensions swapped."""
+        return ops.transpose(self, dim0, dim1)
+
+    def permute(self, *dims: Any) -> Any:
+        """Dimensions in another order."""
+        return ops.permute(self, _unpack(dims))
+
+    def expand(self, *shape: Any) -> Any:
+        """Size-1 dimensions repeated without copying; -1 keeps a size."""
+        return ops.expand(self, _unpack(shape))
+
+    def squeeze(self, dim: Any = None) -> Any:
+        """Without size-1 dimensions."""
+        return ops.squeeze(self, dim)
+
+    def unsqueeze(self, dim: int) -> Any:
+        """With a size-1 dimension inserted."""
+        return ops.unsqueeze(self, dim)
+
+    def t(self) -> Any:
+        """The transpose of a matrix."""
+        return self.T
+
+    @property
+    def T(self) -> Any:
+        """Dimensions in reverse order."""
+        return ops.permute(self, tuple(range(self.ndim))[::-1])
+
+    @property
+    def mT(self) -> Any:
+        """Last two dimensions swapped."""
+        return ops.transpose(self, -2, -1)
+
+    def take(self, index: Any, dim: int = 0, sparse_grad: bool = True) -> Any:
+        """Rows (slices along `dim`) by integer index; see `sg.take`."""
+        return ops.take(self, index, dim, sparse_grad)
+
+    def index_select(self, dim: int, index: Any) -> Any:
+        """Slices along `dim` by integer index, with a dense gradient."""
+        return ops.take(self, index, dim, sparse_grad=False)
+
+    def clone(self) -> Any:
+        """A copy, recorded."""
+        return ops.clone(self)
+
+    def to(self, target: Any) -> Any:
+        """This tensor with another dtype, or on another device."""
+        if isinstance(target, (str, Device)) and str(target).partition(":")[0] in ("cpu", "cuda"):
+            backends.for_device(target)
+            return self
+        return ops.cast(self, target)
+
+    def astype(self, dtype: Any) -> Any:
+        """This tensor with another dtype."""
+        return ops.cast(self, dtype)
+
+    def half(self) -> Any:
+        """This tensor in float16."""
+        return ops.cast(self, dtypes.float16)
+
+    def float(self) -> Any:
+        """This tensor in float32."""
+        return ops.cast(self, dtypes.float32)
+
+    def double(self) -> Any:
+        """This tensor in float64."""
+        return ops.cast(self, dtypes.float64)
+
+    def cpu(self) -> Any:
+        """This tensor in host memory."""
+        return self.to("cpu")
+
+    def cuda(self, index: int = 0) -> Any:
+        """This tensor on a CUDA device; DeviceError where there is none."""
+        return self.to(f"cuda:{index}")
+
+    def to_sparse(self, format: str = "coo", dense_dims: int = 0) -> Any:
+        """The nonzero entries as a SparseTensor; see `sg.to_sparse`."""
+        return ops.to_sparse(self, format, dense_dims)
+
+
+def _unpack(sizes: tuple[Any, ...]) -> Sequence[int]:
+    return sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+
+
+def _rebuild(cls: type[Tensor], data: np.ndarray, requires_grad: bool) -> Tensor:
+    out = cls.__new__(cls)
+    Tensor.__init__(out, data, requires_grad=requires_grad)
+    return out
+
+
+_new = Tensor.__new__
+
+
+def _make(array: Any, node: Node | None, index: int) -> Tensor:
+    """A tensor around an array that an op produced; every attribute set, nothing checked."""
+    t = _new(Tensor)
+    t.data = array
+    t._requires_grad = node is not None
+    t._node = node
+    t._index = index
+    t._version = t._grad = t._hooks = None
+    return t
+
+
+class _no_recording:
+    def __enter__(self) -> None:
+        self._token = recording.set(False)
+
+    def __exit__(self, *exc: object) -> None:
+        recording.reset(self._token)
+
+
+def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
+    """`data` as an array with a dtype that tensors have: Python floats take the default dtype,
+    Python integers int64. Copies only if it must."""
+    if isinstance(data, Tensor):
+        data = data.data
+    elif isinstance(data, (list, tuple)) and _holds_tensors(data):
+        data = _plain(data)
+    array_like = hasattr(data, "dtype")
+    try:
+        array = backends.for_device(device or "cpu").asarray(data)
+    except ValueError as error:
+        raise ShapeError(f"tensor: {error}") from None
+    if dtype is None:
+        dtype = array.dtype
+        if (not array_like and dtype == np.float64) or (not array_like and array.size == 0):
+            dtype = dtypes.get_default_dtype()
+    return array.astype(dtypes.as_dtype(dtype), copy=False)
+
+
+def _holds_tensors(data: Any) -> bool:
+    return any(
+        isinstance(x, Tensor) or (isinstance(x, (list, tuple)) and _holds_tensors(x)) for x in data
+    )
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, Tensor):
+        return data.data.tolist() if data.ndim == 0 else data.data
+    return [_plain(x) for x in data] if isinstance(data, (list, tuple)) else data
+
+
+def as_tensor(data: Any, dtype: Any = None) -> Tensor:
+    """`data` as a Tensor: itself if it is one of that dtype, sharing memory with an array."""
+    if isinstance(data, Tensor) and (dtype is None or data.dtype == dtypes.as_dtype(dtype)):
+        return data
+    return Tensor(data, dtype)
+
+
+def _convert(data: Any, op: str) -> Tensor:
+    """An argument of an op that is not a tensor yet; TypeError names the op."""
+    if isinstance(data, (np.ndarray, np.generic, list, tuple, int, float, bool, complex)):
+        return as_tensor(data)
+    raise TypeError(
+        f"{op.removesuffix('_p')}: expected a tensor, array or number, got {type(data).__name__}"
+    )
+
+
+_primitive.use_tensor_type(Tensor, _make, _convert)
+
+from sparsegrad import ops  # noqa: E402  (ops and tensors are the one import cycle)

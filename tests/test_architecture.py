@@ -197,6 +197,7 @@ def test_wheel_is_complete(tmp_path):
         f"sparsegrad/_kernels/{path.relative_to(ROOT / 'kernels').as_posix()}" for path in sources
     }
     assert ({*MODULES, "sparsegrad/py.typed"} | kernels) - names == set()
+    assert [name for name in names if "/_kernels/" in name and name.endswith(".py")] == []
     assert {name.partition("/")[0] for name in names} == {
         "sparsegrad",
         f"sparsegrad_engine-{sg.__version__}.dist-info",

@@ -131,8 +131,10 @@ def documentation(value):
 def literal_all(module):
     """`__all__` as the source lists it, without the `__all__ += ops.__all__` that may follow."""
     for node in ast.parse(inspect.getsource(module)).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return ast.literal_eval(node.value)
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if ast.unparse(target) == "__all__":
+                return ast.literal_eval(node.value)
     raise AssertionError("no __all__")
 
 

@@ -8,7 +8,7 @@
 tensor([9., 6.])
 """
 
-from sparsegrad import autograd, create, errors, ops
+from sparsegrad import autograd, create, data, errors, nn, ops, optim
 from sparsegrad.autograd import Function, gradcheck, gradgradcheck
 from sparsegrad.config import config
 from sparsegrad.create import *  # noqa: F403
@@ -54,6 +54,7 @@ __all__ = [
     "complex128",
     "complex64",
     "config",
+    "data",
     "densify",
     "enable_grad",
     "float16",
@@ -69,7 +70,9 @@ __all__ = [
     "int8",
     "is_grad_enabled",
     "manual_seed",
+    "nn",
     "no_grad",
+    "optim",
     "promote_types",
     "result_type",
     "set_default_dtype",

@@ -296,7 +296,7 @@ def sddmm(
 ) -> Array:
     """alpha * (x @ y.T on the entries) + beta * values: x (m, *H, k), y (n, *H, k) -> (nnz, *H).
 
-    The rows of x and y may lie apart (a slice of columns); within a row they must be contiguous.
+    Without heads the rows of x and y may lie apart (a slice of columns); all else is contiguous.
     `dtype="bfloat16"` says that uint16 arrays hold bfloat16.
     """
     import cupy
@@ -306,23 +306,20 @@ def sddmm(
     k, heads = x.shape[-1], int(np.prod(x.shape[1:-1], dtype=np.int64))
     out = cupy.empty((row.size, *x.shape[1:-1]), x.dtype)
     (x_flat, x_stride), (y_flat, y_stride) = _rows("x", x), _rows("y", y)
-    width = _load_width(k, heads, x_flat, x_stride, y_flat, y_stride)
+    width = _load_width(k, x_flat, x_stride, y_flat, y_stride)
     lanes = _lanes(-(-k // width), x.dtype.itemsize)
-    # Small problems: shorter tiles, so that there are enough warps.
-    tile = 32 if out.size < 64 * 32 * _multiprocessors() else 64
     launch(
         kernel("sddmm", "sg_sddmm", _ctype(x.dtype, dtype), _ctype(row.dtype), str(width)),
-        32 * -(-out.size // tile),
+        out.size,
         row=row,
         col=col,
         x=x_flat,
         y=y_flat,
-        x_stride=x_stride,
-        y_stride=y_stride,
+        x_stride_bytes=x_stride * x.itemsize,
+        y_stride_bytes=y_stride * y.itemsize,
         k=k,
         heads=heads,
         lanes=lanes,
-        tile=tile,
         items=out.size,
         alpha=alpha,
         beta=beta,
@@ -333,24 +330,29 @@ def sddmm(
 
 
 def _rows(name: str, x: Array) -> tuple[Array, int]:
-    """A flat array over the same memory, and how far apart its rows are, in elements."""
+    """A flat array over the same memory, and how far apart its vectors are, in elements."""
     import cupy
 
-    width = int(np.prod(x.shape[1:], dtype=np.int64))
+    k = x.shape[-1]
     if x.flags.c_contiguous:
-        return x.reshape(-1), width
-    if not x[0].flags.c_contiguous or x.strides[0] < x[0].nbytes:
-        raise ShapeError(f"sddmm: the rows of {name} must be contiguous, got strides {x.strides}")
-    stride = x.strides[0] // x.itemsize
-    return cupy.ndarray(((len(x) - 1) * stride + width,), x.dtype, x.data), stride
+        flat, stride, vectors = x.reshape(-1), k, x.size // max(k, 1)
+    elif x.ndim == 2 and x.strides[1] == x.itemsize and x.strides[0] >= x.itemsize * k:
+        stride, vectors = x.strides[0] // x.itemsize, len(x)
+        flat = cupy.ndarray(((vectors - 1) * stride + k,), x.dtype, x.data)
+    else:
+        raise ShapeError(
+            f"sddmm: {name} must have contiguous rows, got shape {x.shape}, strides {x.strides}"
+        )
+    if vectors >> 32 or stride * x.itemsize >> 32:
+        raise ShapeError(f"sddmm: {name} has too many or too long vectors: {x.shape}")
+    return flat, stride
 
 
-def _load_width(k: int, heads: int, x: Array, x_stride: int, y: Array, y_stride: int) -> int:
+def _load_width(k: int, x: Array, x_stride: int, y: Array, y_stride: int) -> int:
     """The most elements, up to 16 bytes, that every load may have."""
     width = 16 // x.itemsize
-    odd = x_stride | y_stride | (k if heads > 1 else 0)
-    address = x.data.ptr | y.data.ptr
-    while width > 1 and (odd % width or address % (width * x.itemsize) or width > max(k, 1)):
+    strides, addresses = x_stride | y_stride, x.data.ptr | y.data.ptr
+    while width > 1 and (width > max(k, 1) or strides % width or addresses % (width * x.itemsize)):
         width //= 2
     return width
 

@@ -71,7 +71,8 @@ def sddmm(x: Any, y: Any, pattern: Any) -> Any:
     """Entries of x @ y.T at a pattern, as a SparseTensor on it; the rest is never computed.
 
     x (m, k), y (n, k), pattern (m, n): a Pattern, or a SparseTensor whose pattern is meant (its
-    values do not matter). Heads: x (m, *H, k), y (n, *H, k) give values (nnz, *H).
+    values do not matter). Heads: x (m, *H, k), y (n, *H, k) give values (nnz, *H). Every stored
+    entry gets its product, so each of two duplicates does.
 
     >>> import sparsegrad as sg
     >>> P = sg.coo([[0, 1], [1, 0]], None, (2, 2))

@@ -1,0 +1,49 @@
+"""First values of parameters, drawn on the host from the generator `sg.manual_seed` seeds.
+
+Each function fills its tensor in place and returns it. In sizes, `fan_in` is the last but one
+dimension and `fan_out` the last: weights here multiply from the right, (in, out). `Linear` keeps
+PyTorch's (out, in); the Glorot bound is the same for both.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sparsegrad import backends, random
+from sparsegrad.engine.mode import no_grad
+from sparsegrad.errors import ShapeError
+
+__all__ = ["uniform_", "xavier_uniform_", "zeros_"]
+
+
+def uniform_(tensor: Any, low: float = 0.0, high: float = 1.0) -> Any:
+    """Uniform numbers in [low, high); any shape.
+
+    >>> import sparsegrad as sg
+    >>> x = sg.nn.init.uniform_(sg.zeros(1000), -1, 1)
+    >>> bool((sg.abs(x) <= 1).data.all())
+    True
+    """
+    drawn = random.generator().uniform(low, high, tensor.shape)
+    with no_grad():
+        return tensor.copy_(backends.for_array(tensor.data).asarray(drawn, tensor.dtype))
+
+
+def xavier_uniform_(tensor: Any, gain: float = 1.0) -> Any:
+    """Uniform numbers in ±gain sqrt(6 / (fan_in + fan_out)); a matrix, or ShapeError.
+
+    Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
+    networks", AISTATS 2010.
+    """
+    if tensor.ndim != 2:
+        raise ShapeError(f"xavier_uniform_: needs two dimensions, got shape {tensor.shape}")
+    fans = tensor.shape[0] + tensor.shape[1]
+    bound = gain * math.sqrt(6 / fans) if fans else 0.0
+    return uniform_(tensor, -bound, bound)
+
+
+def zeros_(tensor: Any) -> Any:
+    """Zeros; any shape."""
+    with no_grad():
+        return tensor.zero_()

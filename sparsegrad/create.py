@@ -28,7 +28,6 @@ __all__ = [
     "rand",
     "randn",
     "tensor",
-    "to_scipy",
     "zeros",
     "zeros_like",
 ]
@@ -222,16 +221,3 @@ def from_scipy(matrix: Any, requires_grad: bool = False) -> SparseTensor:
         matrix, fmt = matrix.tocsr(), "csr"
     make = csr if fmt == "csr" else csc
     return make(matrix.indptr, matrix.indices, matrix.data, matrix.shape, requires_grad)
-
-
-def to_scipy(A: SparseTensor) -> Any:
-    """`A` as a scipy.sparse array of the same shape and format, values detached and shared."""
-    import scipy.sparse as sp
-
-    if A.dense_dim:
-        raise ShapeError(f"to_scipy: scipy has no dense dimensions; got shape {A.shape}")
-    values = A.values.detach().numpy()
-    if A.format == "coo":
-        return sp.coo_array((values, A.pattern.coords), shape=A.shape)
-    make = sp.csr_array if A.format == "csr" else sp.csc_array
-    return make((values, A.indices, A.indptr), shape=A.shape)

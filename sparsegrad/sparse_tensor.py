@@ -10,13 +10,14 @@ from sparsegrad.device import Device
 from sparsegrad.engine import differentiate, graph
 from sparsegrad.engine.mode import report_densify
 from sparsegrad.errors import PatternError, ShapeError
+from sparsegrad.operators import Operators
 from sparsegrad.structure.pattern import Pattern, as_shape
 from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor
 
 __all__ = ["SparseTensor", "row_sparse"]
 
 
-class SparseTensor:
+class SparseTensor(Operators):
     """A sparse tensor: where entries are (`pattern`) and what they are (`values`, a Tensor).
 
     It is a view of its values: `requires_grad`, `grad`, hooks and `backward` are those of
@@ -39,7 +40,6 @@ class SparseTensor:
 
     __slots__ = ("__weakref__", "pattern", "values")
 
-    __array_ufunc__ = None
     _is_sparse = True
 
     pattern: Pattern
@@ -271,10 +271,6 @@ class SparseTensor:
         """The transpose."""
         return self.T
 
-    def transpose(self, dim0: int, dim1: int) -> SparseTensor:
-        """Two dimensions swapped."""
-        return ops.transpose(self, dim0, dim1)
-
     def to(self, target: Any) -> SparseTensor:
         """In another format ("coo", "csr", "csc"), dtype, or on another device."""
         if isinstance(target, str) and target in ("coo", "csr", "csc"):
@@ -289,84 +285,23 @@ class SparseTensor:
         """Every cell as a dense Tensor, recorded."""
         return ops.to_dense(self)
 
-    def clone(self) -> SparseTensor:
-        """The same pattern with copied values, recorded."""
-        return wrap(ops.clone(self.values), self.pattern)
-
     def to_scipy(self) -> Any:
-        """A scipy.sparse array in the same format (no dense dimensions), values detached."""
-        from sparsegrad.create import to_scipy
+        """A scipy.sparse array of the same shape and format, values detached and shared. ShapeError
+        if there are dense dimensions."""
+        import scipy.sparse as sp
 
-        return to_scipy(self)
+        if self.dense_dim:
+            raise ShapeError(f"to_scipy: scipy has no dense dimensions; got shape {self.shape}")
+        values = self.values.detach().numpy()
+        if self.format == "coo":
+            return sp.coo_array((values, self.pattern.coords), shape=self.shape)
+        make = sp.csr_array if self.format == "csr" else sp.csc_array
+        return make((values, self.indices, self.indptr), shape=self.shape)
 
     def _densify(self, op: str) -> Tensor:
         """Dense because `op` cannot take a sparse cotangent: an event, not a request."""
         report_densify(op, self.shape, self.dtype.itemsize)
         return ops.to_dense(self)
-
-    # ---- dtype, operators, methods -------------------------------------------------------------
-    def half(self) -> SparseTensor:
-        """Values in float16."""
-        return self.to("float16")
-
-    def float(self) -> SparseTensor:
-        """Values in float32."""
-        return self.to("float32")
-
-    def double(self) -> SparseTensor:
-        """Values in float64."""
-        return self.to("float64")
-
-    def __add__(self, other: Any) -> Any:
-        return ops.add(self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return ops.add(other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return ops.sub(self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return ops.sub(other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return ops.mul(self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return ops.mul(other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return ops.div(self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return ops.div(other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return ops.pow(self, other)
-
-    def __neg__(self) -> Any:
-        return ops.neg(self)
-
-    def __abs__(self) -> Any:
-        return ops.abs(self)
-
-    def __matmul__(self, other: Any) -> Any:
-        return ops.matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return ops.matmul(other, self)
-
-    def sum(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Sum over `dim`; absent entries count as 0. See `sg.sum`."""
-        return ops.sum(self, dim, keepdim)
-
-    def mean(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Mean over `dim`; absent entries count as 0. See `sg.mean`."""
-        return ops.mean(self, dim, keepdim)
-
-    def softmax(self, dim: int = -1) -> SparseTensor:
-        """Softmax over the stored entries of each row (dim 1) or column (dim 0)."""
-        return ops.softmax(self, dim)
 
     def __reduce__(self) -> Any:
         return _rebuild, (self.values, self.pattern)

@@ -16,6 +16,7 @@ from sparsegrad.engine import primitive as _primitive
 from sparsegrad.engine.graph import Node, Version
 from sparsegrad.engine.mode import recording
 from sparsegrad.errors import DtypeError, GraphError, ShapeError
+from sparsegrad.operators import Operators
 
 __all__ = ["RemovableHandle", "Tensor", "as_tensor"]
 
@@ -39,7 +40,7 @@ class RemovableHandle:
         self.remove()
 
 
-class Tensor:
+class Tensor(Operators):
     """A dense array with a gradient.
 
     `data` is the raw array; `requires_grad`, `grad`, `grad_fn`, `backward` are PyTorch's.
@@ -65,7 +66,7 @@ class Tensor:
         "data",
     )
 
-    __array_ufunc__ = None  # `array * tensor` asks the tensor
+    __hash__ = object.__hash__
     _is_sparse = False
 
     _node: Node | None
@@ -309,9 +310,6 @@ class Tensor:
             notes += ", requires_grad=True"
         return f"tensor({text}{notes})"
 
-    def __hash__(self) -> int:
-        return id(self)
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._node is not None:
             raise GraphError("pickle: only leaves can be copied or pickled; use .detach()")
@@ -396,47 +394,6 @@ class Tensor:
         return self._write("zero_", "sg.zeros", ..., 0)
 
     # ---- operators -----------------------------------------------------------------------------
-    def __add__(self, other: Any) -> Any:
-        return ops.elementwise.add_p(self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return ops.elementwise.add_p(other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return ops.elementwise.sub_p(self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return ops.elementwise.sub_p(other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return ops.elementwise.mul_p(self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return ops.elementwise.mul_p(other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return ops.elementwise.div_p(self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return ops.elementwise.div_p(other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return ops.elementwise.pow_p(self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return ops.elementwise.pow_p(other, self)
-
-    def __neg__(self) -> Any:
-        return ops.elementwise.neg_p(self)
-
-    def __abs__(self) -> Any:
-        return ops.elementwise.abs_p(self)
-
-    def __matmul__(self, other: Any) -> Any:
-        return ops.matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return ops.matmul(other, self)
 
     def __eq__(self, other: Any) -> Any:
         return ops.elementwise.eq_p(self, other)
@@ -460,37 +417,6 @@ class Tensor:
         return ops.index.getitem(self, index)
 
     # ---- ops as methods ------------------------------------------------------------------------
-    def add(self, other: Any) -> Any:
-        """self + other."""
-        return self + other
-
-    def sub(self, other: Any) -> Any:
-        """self - other."""
-        return self - other
-
-    def mul(self, other: Any) -> Any:
-        """self * other."""
-        return self * other
-
-    def div(self, other: Any) -> Any:
-        """self / other."""
-        return self / other
-
-    def neg(self) -> Any:
-        """-self."""
-        return -self
-
-    def pow(self, exponent: Any) -> Any:
-        """self ** exponent."""
-        return self**exponent
-
-    def matmul(self, other: Any) -> Any:
-        """self @ other."""
-        return self @ other
-
-    def abs(self) -> Any:
-        """Elementwise absolute value."""
-        return ops.abs(self)
 
     def exp(self) -> Any:
         """Elementwise exponential."""
@@ -500,29 +426,9 @@ class Tensor:
         """Elementwise natural logarithm."""
         return ops.log(self)
 
-    def sqrt(self) -> Any:
-        """Elementwise square root."""
-        return ops.sqrt(self)
-
-    def tanh(self) -> Any:
-        """Elementwise hyperbolic tangent."""
-        return ops.tanh(self)
-
     def sigmoid(self) -> Any:
         """Elementwise logistic function."""
         return ops.sigmoid(self)
-
-    def relu(self) -> Any:
-        """Elementwise max(x, 0)."""
-        return ops.relu(self)
-
-    def sum(self, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-        """Sum over `dim`; see `sg.sum`."""
-        return ops.sum(self, dim, keepdim, dtype)
-
-    def mean(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Mean over `dim`; see `sg.mean`."""
-        return ops.mean(self, dim, keepdim)
 
     def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """Maximum; with `dim` also the positions; see `sg.max`."""
@@ -531,10 +437,6 @@ class Tensor:
     def argmax(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """Positions of the maximum; see `sg.argmax`."""
         return ops.argmax(self, dim, keepdim)
-
-    def softmax(self, dim: int) -> Any:
-        """Softmax over `dim`; see `sg.softmax`."""
-        return ops.softmax(self, dim)
 
     def log_softmax(self, dim: int) -> Any:
         """Logarithm of the softmax over `dim`; see `sg.log_softmax`."""
@@ -549,10 +451,6 @@ class Tensor:
     def flatten(self) -> Any:
         """The elements in one dimension."""
         return ops.reshape(self, (-1,))
-
-    def transpose(self, dim0: int, dim1: int) -> Any:
-        """Two dimensions swapped."""
-        return ops.transpose(self, dim0, dim1)
 
     def permute(self, *dims: Any) -> Any:
         """Dimensions in another order."""
@@ -592,32 +490,12 @@ class Tensor:
         """Slices along `dim` by integer index, with a dense gradient."""
         return ops.take(self, index, dim, sparse_grad=False)
 
-    def clone(self) -> Any:
-        """A copy, recorded."""
-        return ops.clone(self)
-
     def to(self, target: Any) -> Any:
         """This tensor with another dtype, or on another device."""
         if isinstance(target, (str, Device)) and str(target).partition(":")[0] in ("cpu", "cuda"):
             backends.for_device(target)
             return self
         return ops.cast(self, target)
-
-    def astype(self, dtype: Any) -> Any:
-        """This tensor with another dtype."""
-        return ops.cast(self, dtype)
-
-    def half(self) -> Any:
-        """This tensor in float16."""
-        return ops.cast(self, dtypes.float16)
-
-    def float(self) -> Any:
-        """This tensor in float32."""
-        return ops.cast(self, dtypes.float32)
-
-    def double(self) -> Any:
-        """This tensor in float64."""
-        return ops.cast(self, dtypes.float64)
 
     def cpu(self) -> Any:
         """This tensor in host memory."""

@@ -86,7 +86,9 @@ def _rebuild(values: Tensor, pattern: Any) -> SparseParameter:
 def _own(data: Any) -> Any:
     """`data` as something a step of an optimizer may write into."""
     if isinstance(data, Tensor) and not data.is_leaf:
-        raise GraphError("Parameter: got the result of an op; use .detach() for one without history")
+        raise GraphError(
+            "Parameter: got the result of an op; use .detach() for one without history"
+        )
     array = Tensor(data).data
     writable = all(s != 0 or n < 2 for n, s in zip(array.shape, array.strides, strict=True))
     flags = getattr(array, "flags", None)

@@ -26,11 +26,11 @@ class Adam(Optimizer):
 
     >>> import sparsegrad as sg
     >>> w = sg.tensor([1.0, 2.0], requires_grad=True)
-    >>> optimizer = sg.optim.Adam([w], lr=0.1)
+    >>> optimizer = sg.optim.Adam([w], lr=0.5)
     >>> (w * w).sum().backward()
     >>> optimizer.step()
     >>> w.detach()
-    tensor([0.9, 1.9])
+    tensor([0.5, 1.5])
     """
 
     def __init__(

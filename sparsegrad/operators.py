@@ -1,0 +1,141 @@
+"""Operators and methods that dense and sparse tensors share; each calls the op of its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Operators"]
+
+
+class Operators:
+    """Arithmetic of tensors."""
+
+    __slots__ = ()
+
+    __array_ufunc__ = None  # `array * tensor` asks the tensor
+    __hash__ = object.__hash__
+
+    def __add__(self, other: Any) -> Any:
+        return ops.elementwise.add_p(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return ops.elementwise.add_p(other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return ops.elementwise.sub_p(self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return ops.elementwise.sub_p(other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return ops.elementwise.mul_p(self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return ops.elementwise.mul_p(other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return ops.elementwise.div_p(self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return ops.elementwise.div_p(other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return ops.elementwise.pow_p(self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return ops.elementwise.pow_p(other, self)
+
+    def __neg__(self) -> Any:
+        return ops.elementwise.neg_p(self)
+
+    def __abs__(self) -> Any:
+        return ops.elementwise.abs_p(self)
+
+    def __matmul__(self, other: Any) -> Any:
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return ops.matmul(other, self)
+
+    def add(self, other: Any) -> Any:
+        """self + other."""
+        return self + other
+
+    def sub(self, other: Any) -> Any:
+        """self - other."""
+        return self - other
+
+    def mul(self, other: Any) -> Any:
+        """self * other."""
+        return self * other
+
+    def div(self, other: Any) -> Any:
+        """self / other."""
+        return self / other
+
+    def neg(self) -> Any:
+        """-self."""
+        return -self
+
+    def pow(self, exponent: Any) -> Any:
+        """self ** exponent."""
+        return self**exponent
+
+    def matmul(self, other: Any) -> Any:
+        """self @ other."""
+        return self @ other
+
+    def abs(self) -> Any:
+        """Elementwise absolute value."""
+        return ops.abs(self)
+
+    def sqrt(self) -> Any:
+        """Elementwise square root."""
+        return ops.sqrt(self)
+
+    def tanh(self) -> Any:
+        """Elementwise hyperbolic tangent."""
+        return ops.tanh(self)
+
+    def relu(self) -> Any:
+        """Elementwise max(x, 0)."""
+        return ops.relu(self)
+
+    def sum(self, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+        """Sum over `dim`; see `sg.sum`."""
+        return ops.sum(self, dim, keepdim, dtype)
+
+    def mean(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """Mean over `dim`; see `sg.mean`."""
+        return ops.mean(self, dim, keepdim)
+
+    def softmax(self, dim: int = -1) -> Any:
+        """Softmax over `dim`, of a sparse tensor over its stored entries; see `sg.softmax`."""
+        return ops.softmax(self, dim)
+
+    def transpose(self, dim0: int, dim1: int) -> Any:
+        """Two dimensions swapped."""
+        return ops.transpose(self, dim0, dim1)
+
+    def astype(self, dtype: Any) -> Any:
+        """In another dtype; see `sg.cast`."""
+        return ops.cast(self, dtype)
+
+    def half(self) -> Any:
+        """In float16."""
+        return ops.cast(self, "float16")
+
+    def float(self) -> Any:
+        """In float32."""
+        return ops.cast(self, "float32")
+
+    def double(self) -> Any:
+        """In float64."""
+        return ops.cast(self, "float64")
+
+    def clone(self) -> Any:
+        """A copy, recorded."""
+        return ops.clone(self)
+
+
+from sparsegrad import ops  # noqa: E402  (ops and tensors are the one import cycle)

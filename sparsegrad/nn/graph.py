@@ -30,10 +30,10 @@ def gcn_norm(A: SparseTensor) -> SparseTensor:
     ICLR 2017, equation 2 (the renormalisation trick).
 
     >>> import sparsegrad as sg
-    >>> A = sg.coo([[0, 1], [1, 0]], [1.0, 1.0], (2, 2))
+    >>> A = sg.coo([[0, 1], [1, 0]], [1.0, 1.0], (2, 2), dtype=sg.float64)
     >>> sg.nn.gcn_norm(A).to_dense()
     tensor([[0.5, 0.5],
-            [0.5, 0.5]])
+            [0.5, 0.5]], dtype=float64)
     """
     if not isinstance(A, SparseTensor):
         raise TypeError(f"gcn_norm: A must be a SparseTensor, got {type(A).__name__}")

@@ -25,12 +25,12 @@ class Adam(Optimizer):
     Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015.
 
     >>> import sparsegrad as sg
-    >>> w = sg.tensor([1.0, 2.0], requires_grad=True)
+    >>> w = sg.tensor([1.0, 2.0], dtype=sg.float64, requires_grad=True)
     >>> optimizer = sg.optim.Adam([w], lr=0.5)
     >>> (w * w).sum().backward()
     >>> optimizer.step()
     >>> w.detach()
-    tensor([0.5, 1.5])
+    tensor([0.5, 1.5], dtype=float64)
     """
 
     def __init__(

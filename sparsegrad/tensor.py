@@ -246,9 +246,7 @@ class Tensor(Operators):
     def detach(self) -> Tensor:
         """The same data without history; in-place counters are shared."""
         out = _make(self.data, None, 0)
-        if self._version is None:
-            self._version = Version()
-        out._version = self._version
+        out._version = self._counter()
         return out
 
     # ---- out of the engine ---------------------------------------------------------------------
@@ -346,11 +344,18 @@ class Tensor(Operators):
         self._bump()
         return self
 
-    def _bump(self) -> None:
-        """Count a change of the storage."""
+    def _counter(self) -> Version:
+        """The in-place counter of the storage; a node that may have saved it learns of it."""
         if self._version is None:
             self._version = Version()
-        self._version.n += 1
+            if self._node is not None:
+                node = self._node
+                node.out_versions = {**(node.out_versions or {}), self._index: self._version}
+        return self._version
+
+    def _bump(self) -> None:
+        """Count a change of the storage."""
+        self._counter().n += 1
 
     def _update(self, op: str, fn: Any, other: Any) -> Tensor:
         self._writable(f"{op}_", f"sg.{op}")

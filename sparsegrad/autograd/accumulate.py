@@ -141,6 +141,8 @@ def _scattered(x: Tensor, g: SparseTensor) -> Tensor:
 class _Algebra:
     """The methods `sparsegrad.engine.graph` calls."""
 
+    tensor_type = Tensor
+
     # ---- the ends of a walk --------------------------------------------------------------------
     def place(self, op: str, tensor: Any) -> tuple[graph.Place, Any]:
         """Where a tensor sits in the graph, and the dense tensor whose `.grad` is meant."""
@@ -223,16 +225,17 @@ class _Algebra:
 
     def fresh(self, result: Any, g: Any, g_owned: bool, saved: Any) -> bool:
         """Whether nobody but the engine holds the memory of a rule's result."""
-        if isinstance(result, SparseSum) or isinstance(g, list):
+        if isinstance(result, SparseSum) or type(g) is list:
             return False
         data = _memory(result)
-        if any(n > 1 and s == 0 for n, s in zip(data.shape, data.strides, strict=True)):
+        memory = _memory(g)
+        if data.base is None:  # owns its memory: new, unless it is g's or was saved
+            if data is memory:
+                return g_owned
+            return not any(s is data or (isinstance(s, Tensor) and s.data is data) for s in saved)
+        if _owner(data) is not _owner(memory) or not g_owned:
             return False
-        if _owner(data) is _owner(_memory(g)):
-            return g_owned
-        if data.base is not None:
-            return False
-        return not any(_memory(s) is data for s in saved if isinstance(s, Tensor))
+        return all(n < 2 or s != 0 for n, s in zip(data.shape, data.strides, strict=True))
 
     def run_hooks(self, hooks: Iterable[Callable[..., Any]], g: Any) -> Any:
         """`g` after the user's hooks; a hook may give another gradient of the same shape."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sparsegrad.engine.graph import Node, Version
+from sparsegrad.engine.graph import Node
 from sparsegrad.engine.mode import no_grad, recording
 from sparsegrad.engine.primitive import Meta
 from sparsegrad.errors import GraphError
@@ -38,7 +38,6 @@ class _Saved(NamedTuple):
 
     tensor: Any
     output: int | None
-    counter: Version | None
     expected: int
 
 
@@ -88,7 +87,11 @@ class _FunctionNode(Node):
         return g
 
     def _recall(self, entry: _Saved) -> Any:
-        now = entry.counter.n if entry.counter is not None else _count(entry.tensor)
+        if entry.output is None:
+            now = _count(entry.tensor)
+        else:
+            version = (self.out_versions or {}).get(entry.output)
+            now = 0 if version is None else version.n
         if now != entry.expected:
             raise GraphError(f"backward: a tensor that {self.name} saved was changed in place")
         if entry.output is None:
@@ -167,14 +170,13 @@ def _record(cls: Any, ctx: Any, args: tuple[Any, ...], results: tuple[Any, ...])
         edges.append((source, values._index, values.data.shape, values.data.dtype))
     patterns = [getattr(r, "pattern", None) for r in results]
     arrays = [_values_of(r).data for r in results]
-    counters = [Version() for _ in results]
     saved = []
     for t in ctx._saved:
         at = next((i for i, r in enumerate(results) if r is t), None)
         if at is None:
-            saved.append(_Saved(t, None, None, _count(t)))
+            saved.append(_Saved(t, None, _count(t)))
         else:
-            saved.append(_Saved(arrays[at], at, counters[at], 0))
+            saved.append(_Saved(arrays[at], at, 0))
     node = _FunctionNode(tuple(edges), tuple(saved))
     node.function, node.ctx, node.positions, node.n_out = cls, ctx, positions, len(results)
     node.patterns = tuple(getattr(args[i], "pattern", None) for i in positions)
@@ -188,6 +190,5 @@ def _record(cls: Any, ctx: Any, args: tuple[Any, ...], results: tuple[Any, ...])
             outs.append(results[i])
             continue
         values = _make(array, node, i)
-        values._version = counters[i]
         outs.append(values if pattern is None else wrap(values, pattern))
     return tuple(outs)

@@ -141,11 +141,11 @@ class CpuJit(Cpu):
         width = math.prod(out.shape[1:])
         if not index.size or not width:
             return
-        total = _matrix(out, wide, len(out), width)
+        total = _array(out, wide, (len(out), width))
         # Every task reads all of the ids, which costs as much as adding about eight values.
         parts = 1 << (min(get_num_threads(), 1 + width // 8).bit_length() - 1)
         shift = max(0, (_LINE // (wide.itemsize * width)).bit_length() - 1)
-        args = (parts, shift, arrays[0], _matrix(values, wide, index.size, width), total)
+        args = (parts, shift, arrays[0], _array(values, wide, (index.size, width)), total)
         launch(_kernel("scatter_add", wide, arrays[0].dtype), args, parts, values.size)
         if wide != out.dtype:
             out[...] = total.reshape(out.shape)
@@ -158,7 +158,7 @@ class CpuJit(Cpu):
         cuts, carried = _row_chunks(indptr_, True)
         out = np.empty((len(indptr) - 1, width), dtype=wide)
         carry = np.empty((len(cuts) * bool(carried.size), width), dtype=wide)
-        args = (cuts, indptr_, _matrix(values, wide, len(values), width), carry, out)
+        args = (cuts, indptr_, _array(values, wide, (len(values), width)), carry, out)
         launch(_kernel("segment_sum", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
         _add_carries(out, cuts, carried, carry)
         return _result(out, values.dtype, (len(out), *values.shape[1:]))
@@ -170,7 +170,7 @@ class CpuJit(Cpu):
         wide, indptr_, width = plan
         cuts, _ = _row_chunks(indptr_, False)
         out = np.empty((len(indptr) - 1, width), dtype=wide)
-        args = (cuts, indptr_, _matrix(values, wide, len(values), width), out)
+        args = (cuts, indptr_, _array(values, wide, (len(values), width)), out)
         launch(_kernel("segment_max", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
         return _result(out, values.dtype, (len(out), *values.shape[1:]))
 
@@ -181,7 +181,7 @@ class CpuJit(Cpu):
         wide, indptr_, width = plan
         cuts, _ = _row_chunks(indptr_, False)
         out = np.empty((len(values), width), dtype=wide)
-        args = (cuts, indptr_, _matrix(values, wide, len(values), width), out)
+        args = (cuts, indptr_, _array(values, wide, (len(values), width)), out)
         kernel = _kernel("segment_softmax", wide, indptr_.dtype)
         launch(kernel, args, len(cuts) - 1, 8 * values.size)
         return _result(out, values.dtype, values.shape)
@@ -194,7 +194,13 @@ class CpuJit(Cpu):
         cuts, _ = _row_chunks(indptr_, False)
         grad = np.empty((len(out), width), dtype=wide)
         rows = len(out)
-        args = (cuts, indptr_, _matrix(g, wide, rows, width), _matrix(out, wide, rows, width), grad)
+        args = (
+            cuts,
+            indptr_,
+            _array(g, wide, (rows, width)),
+            _array(out, wide, (rows, width)),
+            grad,
+        )
         kernel = _kernel("segment_softmax_grad", wide, indptr_.dtype)
         launch(kernel, args, len(cuts) - 1, 2 * out.size)
         return _result(grad, out.dtype, out.shape)
@@ -221,20 +227,20 @@ class CpuJit(Cpu):
             or (plan := _row_plan(pattern)) is None
         ):
             return super().spmm(pattern, values, x)
-        heads, width = math.prod(x.shape[1:-1]), math.prod(x.shape[1:])
-        if not nnz or not width or not m:
+        heads, k = math.prod(x.shape[1:-1]), x.shape[-1]
+        if not nnz or not heads * k:
             return np.zeros((m, *x.shape[1:]), dtype=x.dtype)
         indptr, indices, positions, cuts, carried = plan
         step = 1
         if values.strides[0] == 0 and nnz > 1:  # one value for all entries, stored once
             values, step = values[:1], 0
-        out = np.empty((m, width), dtype=wide)
-        carry = np.empty((len(cuts) * bool(carried.size), width), dtype=wide)
-        scalars = _matrix(values, wide, len(values), heads)
-        dense = _matrix(x, wide, n, width)
+        scalars = _array(values, wide, (len(values), heads))
+        out = np.empty((m, heads, k), dtype=wide)
+        carry = np.empty((len(cuts) * bool(carried.size), heads, k), dtype=wide)
+        dense = _array(x, wide, (n, heads, k))
         args = (cuts, indptr, indices, positions, scalars, step, dense, carry, out)
-        kernel = _kernel("spmv" if width == 1 else "spmm", wide, indptr.dtype)
-        launch(kernel, args, len(cuts) - 1, nnz * width + out.size)
+        kernel = _kernel("spmv" if k == 1 else "spmm", wide, indptr.dtype)
+        launch(kernel, args, len(cuts) - 1, nnz * heads * k + out.size)
         _add_carries(out, cuts, carried, carry)
         return _result(out, x.dtype, (m, *x.shape[1:]))
 
@@ -250,14 +256,14 @@ class CpuJit(Cpu):
             or (plan := _row_plan(pattern)) is None
         ):
             return super().sddmm(pattern, x, y)
-        heads, width = math.prod(x.shape[1:-1]), math.prod(x.shape[1:])
-        if not nnz or not width:
+        heads, k = math.prod(x.shape[1:-1]), x.shape[-1]
+        if not nnz or not heads * k:
             return np.zeros((nnz, *x.shape[1:-1]), dtype=x.dtype)
         indptr, indices, positions, cuts, _ = plan
         out = np.empty((nnz, heads), dtype=wide)
-        dense = _matrix(x, wide, m, width), _matrix(y, wide, n, width)
+        dense = _array(x, wide, (m, heads, k)), _array(y, wide, (n, heads, k))
         args = (cuts, indptr, indices, positions, *dense, out)
-        launch(_kernel("sddmm", wide, indptr.dtype), args, len(cuts) - 1, nnz * width)
+        launch(_kernel("sddmm", wide, indptr.dtype), args, len(cuts) - 1, nnz * heads * k)
         return _result(out, x.dtype, (nnz, *x.shape[1:-1]))
 
 
@@ -308,8 +314,8 @@ def _contiguous(array: Array, dtype: np.dtype) -> Array:
     return np.array(array, dtype=dtype, order="C")
 
 
-def _matrix(array: Array, dtype: np.dtype, rows: int, width: int) -> Array:
-    return _contiguous(array, dtype).reshape(rows, width)
+def _array(array: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+    return _contiguous(array, dtype).reshape(shape)
 
 
 def _result(out: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:

@@ -18,12 +18,19 @@ from sparsegrad.backends.cpu_jit_launch import Kernel
 _FAST = {"contract", "reassoc", "nsz"}
 _AHEAD = 8  # entries between fetching a row of x and using it
 _LINE = 64  # bytes
+_FETCH = 4 * _LINE  # bytes of a row to fetch; the processor notices the run and fetches the rest
 _BLOCK = 2048  # elements of a softmax block: stays in the L1 cache
 
 
 def kernel(params: str, letters: str = "FI", flags: set[str] = _FAST):
     """Decorator: a `Kernel` of the function below it."""
     return lambda function: Kernel(function, params, letters, flags)
+
+
+def inlined(flags: set[str]):
+    """Decorator: a part of kernels. A call that passes views counts their references, which
+    costs as much as a short row."""
+    return njit(fastmath=flags, error_model="numpy", forceinline=True)
 
 
 @intrinsic
@@ -82,159 +89,148 @@ def cut_rows(indptr, n, split, cuts):
 
 
 # ---- sparse products ---------------------------------------------------------------------------
-@njit(fastmath=_FAST, error_model="numpy")
-def _spmm_row(begin, end, indices, positions, values, step, x, c):
-    """c = the sum of values[e] * x[indices[e]], four entries a pass over c."""
-    heads = values.shape[1]
-    k = x.shape[1] // heads
-    width = uint64(x.shape[1])
-    line = uint64(_LINE // x.itemsize)
-    flat = x.ravel()
-    permuted = positions.size > 0
-    c[:] = 0
-    e = begin
-    while e + 4 <= end:
-        i0, i1, i2, i3 = indices[e], indices[e + 1], indices[e + 2], indices[e + 3]
-        b0, b1, b2, b3 = x[uint64(i0)], x[uint64(i1)], x[uint64(i2)], x[uint64(i3)]
-        if e + _AHEAD + 4 <= indices.size:
-            for ahead in range(_AHEAD, _AHEAD + 4):
-                start = uint64(indices[e + ahead]) * width
-                for j in range(uint64(0), width, line):
-                    prefetch(flat, start + j)
-        if permuted:
-            p0, p1 = uint64(positions[e]) * step, uint64(positions[e + 1]) * step
-            p2, p3 = uint64(positions[e + 2]) * step, uint64(positions[e + 3]) * step
-        else:
-            p0, p1 = uint64(e) * step, uint64(e + 1) * step
-            p2, p3 = uint64(e + 2) * step, uint64(e + 3) * step
-        for h in range(heads):
-            a0, a1, a2, a3 = values[p0, h], values[p1, h], values[p2, h], values[p3, h]
-            for j in range(h * k, (h + 1) * k):
-                c[j] += a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j]
-        e += 4
-    while e < end:
-        p = uint64(positions[e]) * step if permuted else uint64(e) * step
-        b = x[uint64(indices[e])]
-        for h in range(heads):
-            a = values[p, h]
-            for j in range(h * k, (h + 1) * k):
-                c[j] += a * b[j]
-        e += 1
+# One function each, not one for a row: a call per row costs as much as a row of eight entries
+# (reference counts of the views). Heads are the outer loop, so that the inner one is a plain
+# loop over k columns.
 
 
-@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F2 >F2 >F2")
+@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3 >F3")
 def spmm(ticket, cuts, indptr, indices, positions, values, step, x, carry, out):
-    """out (m, H * k) = A @ x; values (nnz, H), or (1, H) with step 0; positions may be empty."""
-    step = uint64(step)
-    while True:
-        t = draw(ticket)
-        if t >= cuts.shape[0] - 1:
-            return
-        last = cuts[t + 1, 1]
-        lead = min(int64(indptr[cuts[t, 0]]), last)
-        if cuts[t, 1] < lead:
-            first = cuts[t, 1]
-            _spmm_row(first, lead, indices, positions, values, step, x, carry[t])
-        for i in range(cuts[t, 0], cuts[t + 1, 0]):
-            end = min(int64(indptr[i + 1]), last)
-            _spmm_row(int64(indptr[i]), end, indices, positions, values, step, x, out[i])
+    """out (m, H, k) = A @ x, four entries a pass over an output row.
 
-
-@njit(fastmath=_FAST, error_model="numpy")
-def _spmv_row(begin, end, indices, positions, values, step, x):
-    """The sum of values[e] * x[indices[e]] for a vector x."""
-    total = x.dtype.type(0)
-    if positions.size > 0:
-        for e in range(begin, end):
-            total += values[uint64(positions[e]) * step, 0] * x[uint64(indices[e]), 0]
-    else:
-        for e in range(begin, end):
-            total += values[uint64(e) * step, 0] * x[uint64(indices[e]), 0]
-    return total
-
-
-@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F2 >F2 >F2")
-def spmv(ticket, cuts, indptr, indices, positions, values, step, x, carry, out):
-    """`spmm` for one head and k = 1: sums along the entries instead of across the columns."""
-    step = uint64(step)
-    while True:
-        t = draw(ticket)
-        if t >= cuts.shape[0] - 1:
-            return
-        last = cuts[t + 1, 1]
-        lead = min(int64(indptr[cuts[t, 0]]), last)
-        if cuts[t, 1] < lead:
-            first = cuts[t, 1]
-            carry[t, 0] = _spmv_row(first, lead, indices, positions, values, step, x)
-        for i in range(cuts[t, 0], cuts[t + 1, 0]):
-            end = min(int64(indptr[i + 1]), last)
-            begin = int64(indptr[i])
-            out[i, 0] = _spmv_row(begin, end, indices, positions, values, step, x)
-
-
-@njit(fastmath=_FAST, error_model="numpy")
-def _sddmm_row(begin, end, indices, positions, a, y, out):
-    """out[e] = the product of row a with y[indices[e]], head by head, four entries a pass."""
-    heads = out.shape[1]
-    k = a.size // heads
-    width = uint64(a.size)
-    line = uint64(_LINE // y.itemsize)
-    flat = y.ravel()
+    values (nnz, H), or (1, H) with step 0. The values of entry e are at positions[e], or at e if
+    there are no positions. carry[t] is the sum of the first entries of chunk t that belong to a
+    row of an earlier one.
+    """
+    heads, k = x.shape[1], x.shape[2]
+    flat = x.ravel()
+    fetched = uint64(min(k, _FETCH // x.itemsize))
+    line = uint64(_LINE // x.itemsize)
     permuted = positions.size > 0
-    zero = y.dtype.type(0)
-    e = begin
-    while e + 4 <= end:
-        i0, i1, i2, i3 = indices[e], indices[e + 1], indices[e + 2], indices[e + 3]
-        b0, b1, b2, b3 = y[uint64(i0)], y[uint64(i1)], y[uint64(i2)], y[uint64(i3)]
-        if e + _AHEAD + 4 <= indices.size:
-            for ahead in range(_AHEAD, _AHEAD + 4):
-                start = uint64(indices[e + ahead]) * width
-                for j in range(uint64(0), width, line):
-                    prefetch(flat, start + j)
-        if permuted:
-            p0, p1 = uint64(positions[e]), uint64(positions[e + 1])
-            p2, p3 = uint64(positions[e + 2]), uint64(positions[e + 3])
-        else:
-            p0, p1, p2, p3 = uint64(e), uint64(e + 1), uint64(e + 2), uint64(e + 3)
-        for h in range(heads):
-            s0, s1, s2, s3 = zero, zero, zero, zero
-            for j in range(h * k, (h + 1) * k):
-                s0 += a[j] * b0[j]
-                s1 += a[j] * b1[j]
-                s2 += a[j] * b2[j]
-                s3 += a[j] * b3[j]
-            out[p0, h], out[p1, h], out[p2, h], out[p3, h] = s0, s1, s2, s3
-        e += 4
-    while e < end:
-        p = uint64(positions[e]) if permuted else uint64(e)
-        b = y[uint64(indices[e])]
-        for h in range(heads):
-            s = zero
-            for j in range(h * k, (h + 1) * k):
-                s += a[j] * b[j]
-            out[p, h] = s
-        e += 1
-
-
-@kernel(">n1 <n2 <I1 <I1 <I1 <F2 <F2 >F2")
-def sddmm(ticket, cuts, indptr, indices, positions, x, y, out):
-    """out (nnz, H) = the entries of x @ y.T on the pattern; x (m, H * k), y (n, H * k)."""
+    by = uint64(step)
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
             return
-        last = cuts[t + 1, 1]
-        lead = min(int64(indptr[cuts[t, 0]]), last)
-        if cuts[t, 1] < lead:
-            first = cuts[t, 1]
-            _sddmm_row(first, lead, indices, positions, x[cuts[t, 0] - 1], y, out)
-        for i in range(cuts[t, 0], cuts[t + 1, 0]):
-            end = min(int64(indptr[i + 1]), last)
-            _sddmm_row(int64(indptr[i]), end, indices, positions, x[i], y, out)
+        owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
+        lead = 1 if first < min(int64(indptr[owned]), last) else 0
+        for i in range(owned - lead, cuts[t + 1, 0]):
+            begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+            for h in range(heads):
+                c = out[i, h] if i >= owned else carry[t, h]
+                for j in range(k):
+                    c[j] = 0
+                e = begin
+                while e + 4 <= end:
+                    if e + _AHEAD + 4 <= indices.size:
+                        for ahead in range(e + _AHEAD, e + _AHEAD + 4):
+                            start = uint64(indices[ahead]) * uint64(heads) + uint64(h)
+                            for j in range(uint64(0), fetched, line):
+                                prefetch(flat, start * uint64(k) + j)
+                    if permuted:
+                        p0, p1 = uint64(positions[e]) * by, uint64(positions[e + 1]) * by
+                        p2, p3 = uint64(positions[e + 2]) * by, uint64(positions[e + 3]) * by
+                    else:
+                        p0, p1 = uint64(e) * by, uint64(e + 1) * by
+                        p2, p3 = uint64(e + 2) * by, uint64(e + 3) * by
+                    a0, a1, a2, a3 = values[p0, h], values[p1, h], values[p2, h], values[p3, h]
+                    b0, b1 = x[uint64(indices[e]), h], x[uint64(indices[e + 1]), h]
+                    b2, b3 = x[uint64(indices[e + 2]), h], x[uint64(indices[e + 3]), h]
+                    for j in range(k):
+                        c[j] += a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j]
+                    e += 4
+                while e < end:
+                    a = values[uint64(positions[e]) * by if permuted else uint64(e) * by, h]
+                    b = x[uint64(indices[e]), h]
+                    for j in range(k):
+                        c[j] += a * b[j]
+                    e += 1
+
+
+@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3 >F3")
+def spmv(ticket, cuts, indptr, indices, positions, values, step, x, carry, out):
+    """`spmm` for k = 1: sums along the entries instead of across the columns."""
+    permuted = positions.size > 0
+    by = uint64(step)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
+        lead = 1 if first < min(int64(indptr[owned]), last) else 0
+        for i in range(owned - lead, cuts[t + 1, 0]):
+            begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+            for h in range(x.shape[1]):
+                total = x.dtype.type(0)
+                if permuted:
+                    for e in range(begin, end):
+                        p = uint64(positions[e]) * by
+                        total += values[p, h] * x[uint64(indices[e]), h, 0]
+                else:
+                    for e in range(begin, end):
+                        total += values[uint64(e) * by, h] * x[uint64(indices[e]), h, 0]
+                if i >= owned:
+                    out[i, h, 0] = total
+                else:
+                    carry[t, h, 0] = total
+
+
+@kernel(">n1 <n2 <I1 <I1 <I1 <F3 <F3 >F2")
+def sddmm(ticket, cuts, indptr, indices, positions, x, y, out):
+    """out (nnz, H) = the entries of x @ y.T on the pattern; x (m, H, k), y (n, H, k).
+
+    Four entries a pass over a row of x, each with its own accumulator.
+    """
+    heads, k = x.shape[1], x.shape[2]
+    flat = y.ravel()
+    fetched = uint64(min(k, _FETCH // y.itemsize))
+    line = uint64(_LINE // y.itemsize)
+    permuted = positions.size > 0
+    zero = y.dtype.type(0)  # a literal 0.0 would make float32 sums float64
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
+        lead = 1 if first < min(int64(indptr[owned]), last) else 0
+        for i in range(owned - lead, cuts[t + 1, 0]):
+            begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+            for h in range(heads):
+                a = x[i, h]
+                e = begin
+                while e + 4 <= end:
+                    if e + _AHEAD + 4 <= indices.size:
+                        for ahead in range(e + _AHEAD, e + _AHEAD + 4):
+                            start = uint64(indices[ahead]) * uint64(heads) + uint64(h)
+                            for j in range(uint64(0), fetched, line):
+                                prefetch(flat, start * uint64(k) + j)
+                    b0, b1 = y[uint64(indices[e]), h], y[uint64(indices[e + 1]), h]
+                    b2, b3 = y[uint64(indices[e + 2]), h], y[uint64(indices[e + 3]), h]
+                    s0, s1, s2, s3 = zero, zero, zero, zero
+                    for j in range(k):
+                        s0 += a[j] * b0[j]
+                        s1 += a[j] * b1[j]
+                        s2 += a[j] * b2[j]
+                        s3 += a[j] * b3[j]
+                    if permuted:
+                        out[uint64(positions[e]), h] = s0
+                        out[uint64(positions[e + 1]), h] = s1
+                        out[uint64(positions[e + 2]), h] = s2
+                        out[uint64(positions[e + 3]), h] = s3
+                    else:
+                        out[e, h], out[e + 1, h], out[e + 2, h], out[e + 3, h] = s0, s1, s2, s3
+                    e += 4
+                while e < end:
+                    b = y[uint64(indices[e]), h]
+                    s = zero
+                    for j in range(k):
+                        s += a[j] * b[j]
+                    out[uint64(positions[e]) if permuted else uint64(e), h] = s
+                    e += 1
 
 
 # ---- sums by index -----------------------------------------------------------------------------
-@njit(fastmath=_FAST, error_model="numpy")
+@inlined(_FAST)
 def _sum_rows(begin, end, values, c):
     """c = the sum of values[begin:end]."""
     if c.size == 1:
@@ -272,7 +268,7 @@ def segment_sum(ticket, cuts, indptr, values, carry, out):
             _sum_rows(int64(indptr[i]), min(int64(indptr[i + 1]), last), values, out[i])
 
 
-@njit
+@inlined(set())
 def _max_rows(begin, end, values, c):
     """c = the maximum of values[begin:end], -inf if there are none; NaN if one is."""
     c[:] = -np.inf
@@ -311,7 +307,7 @@ def _bits(typingctx, value):
 # exp(x) = 2**n * exp(r) with n = round(x / ln 2): coefficients of Cephes, branch-free so that a
 # loop of it becomes vector code (without Intel's library Numba calls exp one number at a time).
 # `contract` alone: reordering would undo the two-step reduction.
-@njit(fastmath={"contract"}, error_model="numpy")
+@inlined({"contract"})
 def _exp32(x):
     x = float32(89.0) if x > float32(89.0) else x  # inf; NaN stays
     x = float32(-104.0) if x < float32(-104.0) else x  # 0
@@ -333,7 +329,7 @@ def _exp32(x):
     return y * _bits(np.int32((n - half + 127) << 23))
 
 
-@njit(fastmath={"contract"}, error_model="numpy")
+@inlined({"contract"})
 def _exp64(x):
     x = 710.0 if x > 710.0 else x  # inf; NaN stays
     x = -746.0 if x < -746.0 else x  # 0
@@ -358,7 +354,7 @@ def _exp(x):
     raise NotImplementedError("compiled only")
 
 
-@overload(_exp, jit_options={"fastmath": {"contract"}, "error_model": "numpy"})
+@overload(_exp, jit_options={"forceinline": True})
 def _exp_of(x):
     return (lambda x: _exp32(x)) if x == float32 else (lambda x: _exp64(x))
 
@@ -385,14 +381,15 @@ def segment_softmax(ticket, cuts, indptr, values, out):
                 stop += 1
             for i in range(first, stop):
                 _shift_rows(int64(indptr[i]), int64(indptr[i + 1]), values, some, out)
-            for j in range(begin * width, int64(indptr[stop]) * width):
-                exps[j] = _exp(exps[j])
+            block = exps[begin * width : int64(indptr[stop]) * width]
+            for j in range(block.size):
+                block[j] = _exp(block[j])
             for i in range(first, stop):
                 _scale_rows(int64(indptr[i]), int64(indptr[i + 1]), some, out)
             first = stop
 
 
-@njit(error_model="numpy")
+@inlined(set())
 def _shift_rows(begin, end, values, top, out):
     """out = values - their maximum over [begin, end), where that is finite."""
     if top.size == 1:
@@ -413,7 +410,7 @@ def _shift_rows(begin, end, values, top, out):
             out[e, j] = values[e, j] - top[j]
 
 
-@njit(fastmath=_FAST, error_model="numpy")
+@inlined(_FAST)
 def _scale_rows(begin, end, total, out):
     """out /= its sum over [begin, end)."""
     _sum_rows(begin, end, out, total)
@@ -466,5 +463,5 @@ def scatter_add(ticket, parts, shift, index, values, out):
             i = uint64(index[e])
             if (i >> uint64(shift)) & uint64(parts - 1) == uint64(t):
                 b, c = values[e], out[i]
-                for j in range(c.size):
+                for j in range(values.shape[1]):
                     c[j] += b[j]

@@ -351,8 +351,14 @@ def _rows(name: str, x: Array) -> tuple[Array, int]:
 def _load_width(k: int, x: Array, x_stride: int, y: Array, y_stride: int) -> int:
     """The most elements, up to 16 bytes, that every load may have."""
     width = 16 // x.itemsize
-    strides, addresses = x_stride | y_stride, x.data.ptr | y.data.ptr
-    while width > 1 and (width > max(k, 1) or strides % width or addresses % (width * x.itemsize)):
+    odd = x_stride | y_stride
+    addresses = x.data.ptr | y.data.ptr
+    while width > 1 and (
+        width > max(k, 1)
+        or odd % width
+        or addresses % (width * x.itemsize)
+        or (width == 2 and k % 2)  # the kernel loads the rest of a ragged k for wider ones only
+    ):
         width //= 2
     return width
 

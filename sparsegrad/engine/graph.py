@@ -49,16 +49,18 @@ class Node:
     descending `seq` is a topological order.
     """
 
-    __slots__ = ("__weakref__", "edges", "hooks", "retains", "saved", "seq")
+    __slots__ = ("__weakref__", "edges", "hooks", "out_versions", "retains", "saved", "seq")
 
-    n_out = 1
+    n_out: int
+    hooks: dict[int, dict[int, Callable[[Cotangent], Any]]] | None  # per output
+    retains: dict[int, Any] | None  # output index -> weakref of the tensor
+    out_versions: dict[int, Version] | None  # counters of outputs that have one
 
-    def __init__(self, edges: tuple[Edge, ...], saved: Any) -> None:
+    def __init__(self, edges: Sequence[Edge], saved: Any) -> None:
         self.edges = edges
         self.saved = saved
         self.seq = _next_seq()
-        self.hooks: dict[int, dict[int, Callable[[Cotangent], Any]]] | None = None
-        self.retains: dict[int, Any] | None = None  # output index -> weakref of the tensor
+        self.hooks = self.retains = self.out_versions = None
 
     @property
     def name(self) -> str:
@@ -87,6 +89,8 @@ Key = tuple[int, int]
 
 class Algebra(Protocol):
     """What the engine needs of tensors; `sparsegrad.autograd.accumulate` says what each does."""
+
+    tensor_type: type
 
     def place(self, op: str, tensor: Any) -> tuple[Place, Any]: ...
     def upstream(self, op: str, tensor: Any, g: Any) -> Cotangent: ...
@@ -130,6 +134,7 @@ def walk(
     leaves: dict[int, list[Any]] = {}  # id(leaf) -> [leaf, cotangent, owned]
     heap: list[tuple[int, Node]] = []
     retained: list[tuple[Any, Cotangent]] = []
+    add, conform, tensor_type = algebra.add, algebra.conform, algebra.tensor_type
 
     def deliver(source: Any, index: int, g: Cotangent, owned: bool) -> None:
         if isinstance(source, Node):
@@ -141,15 +146,55 @@ def walk(
             if held is None:
                 slots[index] = [g, owned]
             else:
-                held[0] = algebra.add(held[0], g, held[1] and not create_graph)
+                held[0] = add(held[0], g, held[1] and not create_graph)
                 held[1] = True
             return
         leaf = leaves.get(id(source))
         if leaf is None:
             leaves[id(source)] = [source, g, owned]
         else:
-            leaf[1] = algebra.add(leaf[1], g, leaf[2] and not create_graph)
+            leaf[1] = add(leaf[1], g, leaf[2] and not create_graph)
             leaf[2] = True
+
+    def visit(node: Node, slots: list[Any]) -> None:
+        saved = node.saved
+        if saved is FREED:
+            raise GraphError(
+                f"backward: the values saved by {node.name} were freed by an earlier backward; "
+                "pass retain_graph=True to the first one to differentiate twice"
+            )
+        if node.n_out == 1:
+            g, g_owned = slots[0]
+            if not isinstance(g, tensor_type):
+                g = algebra.settle(g)
+        else:
+            g = [None if held is None else algebra.settle(held[0]) for held in slots]
+            g_owned = False
+        edges = node.edges
+        wanted = None
+        if expand is not None:
+            wanted = [(id(e[0]), e[1]) in captured or e[0] in expand for e in edges]  # type: ignore[operator]
+        try:
+            results = node.pull(g, wanted)
+        except Exception as error:
+            error.add_note(f"while differentiating {node.name}")
+            raise
+        if not retain_graph:
+            node.saved = FREED
+        for i, (source, index, shape, dtype) in enumerate(edges):
+            result = results[i]
+            if result is None or (wanted is not None and not wanted[i]):
+                continue
+            if not isinstance(result, tensor_type):
+                result = conform(result, shape, dtype, node.name)
+            else:
+                data = result.data
+                if data.shape != shape or data.dtype is not dtype:
+                    result = conform(result, shape, dtype, node.name)
+            owned = algebra.fresh(result, g, g_owned, saved)
+            if owned and len(edges) > 1:  # a result that two edges share is nobody's own
+                owned = sum(other is results[i] for other in results) == 1
+            deliver(source, index, result, owned)
 
     token = recording.set(create_graph)
     try:
@@ -175,52 +220,10 @@ def walk(
                         held[1] = False
                 if node not in expand:  # type: ignore[operator]
                     continue
-            _visit(node, slots, expand, captured, retain_graph, deliver)
+            visit(node, slots)
         return _finish(leaves, retained, captured, create_graph)
     finally:
         recording.reset(token)
-
-
-def _visit(
-    node: Node,
-    slots: list[Any],
-    expand: set[Any] | None,
-    captured: dict[Key, Any] | None,
-    retain_graph: bool,
-    deliver: Callable[..., None],
-) -> None:
-    saved = node.saved
-    if saved is FREED:
-        raise GraphError(
-            f"backward: the values saved by {node.name} were freed by an earlier backward; "
-            "pass retain_graph=True to the first one to differentiate twice"
-        )
-    if node.n_out == 1:
-        g, g_owned = algebra.settle(slots[0][0]), slots[0][1]
-    else:
-        g = [None if held is None else algebra.settle(held[0]) for held in slots]
-        g_owned = False
-    wanted = None
-    if expand is not None:
-        wanted = [
-            (id(source), index) in captured or (isinstance(source, Node) and source in expand)  # type: ignore[operator]
-            for source, index, _, _ in node.edges
-        ]
-    try:
-        results = node.pull(g, wanted)
-    except Exception as error:
-        error.add_note(f"while differentiating {node.name}")
-        raise
-    if not retain_graph:
-        node.saved = FREED
-    ids = [id(result) for result in results]  # a result that two edges share is nobody's own
-    for position, (edge, result) in enumerate(zip(node.edges, results, strict=True)):
-        if result is None or (wanted is not None and not wanted[position]):
-            continue
-        source, index, shape, dtype = edge
-        conformed = algebra.conform(result, shape, dtype, node.name)
-        alone = len(ids) == 1 or ids.count(ids[position]) == 1
-        deliver(source, index, conformed, alone and algebra.fresh(conformed, g, g_owned, saved))
 
 
 def _finish(
@@ -250,7 +253,7 @@ def _finish(
     return {}
 
 
-def _on_path(roots: Iterable[Any], targets: Sequence[Place]) -> set[Node]:
+def _on_path(roots: Iterable[Any], targets: Sequence[Place]) -> set[Any]:
     """Nodes from which a target can be reached through at least one edge."""
     ends = {(id(source), index) for source, index in targets}
     stack = [source for source in roots if isinstance(source, Node)]
@@ -260,7 +263,7 @@ def _on_path(roots: Iterable[Any], targets: Sequence[Place]) -> set[Node]:
             if isinstance(source, Node) and source not in reached:
                 reached.add(source)
                 stack.append(source)
-    expand: set[Node] = set()
+    expand: set[Any] = set()
     for node in sorted(reached, key=lambda node: node.seq):  # inputs before what they feed
         for source, index, *_ in node.edges:
             if (id(source), index) in ends or (isinstance(source, Node) and source in expand):

@@ -22,13 +22,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsegrad import backends, dtypes
-from sparsegrad.engine.graph import Node, Version
+from sparsegrad.engine.graph import Node
 from sparsegrad.engine.mode import recording
+from sparsegrad.engine.rules import (
+    AUX,
+    INPUT,
+    META,
+    OUT,
+    STATIC,
+    XS,
+    Plan,
+    Rule,
+    make_plan,
+    parse,
+)
 from sparsegrad.errors import DeviceError, DtypeError, GraphError, ShapeError, SparsegradError
 
 __all__ = ["Meta", "Primitive", "primitive", "registry"]
@@ -36,8 +48,6 @@ __all__ = ["Meta", "Primitive", "primitive", "registry"]
 registry: dict[str, Primitive] = {}
 
 _SCALARS = (int, float, bool, complex)
-_INPUT, _META, _STATIC, _OUT, _AUX, _XS, _XS_META = range(7)
-
 # The tensor class, handed over by `sparsegrad.tensor`: the engine does not import it.
 _Tensor: Any = None
 _make: Callable[[Any, Any, int], Any]
@@ -57,44 +67,24 @@ class Meta(NamedTuple):
     dtype: np.dtype
 
 
-class _Rule(NamedTuple):
-    fn: Callable[..., Any]
-    inputs: tuple[str, ...]
-    wants: tuple[str, ...]
-    joint: bool
-    sparse_g: bool
-
-
-class _Step(NamedTuple):
-    """One rule of one call: where its arguments lie in `saved`, and which edges it serves."""
-
-    fn: Callable[..., Any]
-    slots: tuple[int, ...]
-    edges: tuple[int | None, ...]  # per input of the rule: its edge, None if not needed
-    joint: bool
-    needs: bool
-    sparse_g: bool
-
-
-class _Plan(NamedTuple):
-    """What one combination of inputs that need gradients keeps and runs."""
-
-    inputs: tuple[int, ...]  # argument positions that get an edge
-    saves: tuple[tuple[int, Any], ...]  # (kind, which) per saved slot
-    tensors: tuple[int, ...]  # slots that hold input tensors (checked for in-place changes)
-    outs: tuple[tuple[int, int], ...]  # (slot, output index) of saved outputs
-    steps: tuple[_Step, ...]
-
-
 class PrimitiveNode(Node):
     """A recorded call of a primitive."""
 
-    __slots__ = ("args_meta", "n_out", "plan", "primitive", "versions")
+    __slots__ = ("n_out", "outs_meta", "plan", "primitive", "versions")
 
-    primitive: Primitive
-    plan: _Plan
-    versions: tuple[int, ...] | None
-    args_meta: Any
+    def __init__(
+        self,
+        edges: Any,
+        saved: Any,
+        primitive: Primitive,
+        plan: Plan,
+        versions: tuple[Any, ...] | None,
+    ) -> None:
+        Node.__init__(self, edges, saved)
+        self.primitive = primitive
+        self.plan = plan
+        self.versions = versions
+        self.n_out = 1
 
     @property
     def name(self) -> str:
@@ -108,7 +98,7 @@ class PrimitiveNode(Node):
         if plan.outs:
             saved = self._rewrap(plan.outs, saved)
         if self.n_out > 1:
-            g = [_zeros(m) if gi is None else gi for gi, m in zip(g, self.args_meta, strict=True)]
+            g = [_zeros(m) if gi is None else gi for gi, m in zip(g, self.outs_meta, strict=True)]
         results: list[Any] = [None] * len(self.edges)
         for fn, slots, edges, joint, needs, sparse_g in plan.steps:
             if joint:
@@ -157,12 +147,13 @@ class PrimitiveNode(Node):
         and get their node back here, so that second derivatives pass through them."""
         saved = list(saved)
         for slot, index in outs:
-            array, version, expected = saved[slot]
-            if version.n != expected:
+            array = saved[slot]
+            version = self.out_versions and self.out_versions.get(index)
+            if version and version.n:
                 raise GraphError(
                     f"backward: the output that {self.name} saved, of shape {array.shape}, was "
-                    f"changed in place afterwards (version {version.n}, expected {expected}); "
-                    "change a clone instead"
+                    f"changed in place afterwards (version {version.n}, expected 0); change a "
+                    "clone instead"
                 )
             saved[slot] = _make(array, self, index)
         return saved
@@ -199,9 +190,9 @@ class Primitive:
         statics = [p for p in params if p.kind is p.KEYWORD_ONLY]
         self.statics = tuple(p.name for p in statics)
         self._defaults = {p.name: p.default for p in statics if p.default is not p.empty}
-        self.rules: list[_Rule] = []
+        self.rules: list[Rule] = []
         self.sparse: Callable[..., Any] | None = None
-        self._plans: dict[tuple[int, int], _Plan | None] = {}
+        self._plans: dict[tuple[int, int], Plan | None] = {}
         self._plain = not aux and not outputs
         if self.name in registry:
             raise TypeError(f"primitive {self.name} is defined twice")
@@ -224,35 +215,12 @@ class Primitive:
         """
         if joint:
             names, rule = joint
-            self._add(tuple(names), rule, True, bool(sparse_g))
+            self.rules.append(parse(self, tuple(names), rule, True, bool(sparse_g)))
         for name, rule in rules.items():
             takes_sparse = sparse_g if isinstance(sparse_g, bool) else name in sparse_g
-            self._add((name,), rule, name == self.variadic, takes_sparse)
+            self.rules.append(parse(self, (name,), rule, name == self.variadic, takes_sparse))
         self._plans.clear()
         return self
-
-    def _add(
-        self, names: tuple[str, ...], fn: Callable[..., Any], joint: bool, sparse_g: bool
-    ) -> None:
-        differentiable = (*self.inputs, self.variadic)
-        for name in names:
-            if name not in differentiable:
-                raise TypeError(f"{self.name}: no differentiable input {name!r} to give a rule to")
-            if any(name in rule.inputs for rule in self.rules):
-                raise TypeError(f"{self.name}: input {name!r} has two rules")
-        wants = tuple(inspect.signature(fn).parameters)
-        if not wants or wants[0] != "g":
-            raise TypeError(f"{self.name}: the first parameter of a rule must be 'g', got {wants}")
-        known = {*differentiable, *self.statics, *self.aux}
-        known |= {f"{name}_meta" for name in differentiable}
-        known |= set(self.outputs) or {"out"}
-        if joint:
-            known.add("needs")
-        if unknown := sorted(set(wants[1:]) - known):
-            raise TypeError(f"{self.name}: the rule for {names} asks for unknown {unknown}")
-        if "needs" in wants and wants[-1] != "needs":
-            raise TypeError(f"{self.name}: 'needs' must be the last parameter of a rule")
-        self.rules.append(_Rule(fn, names, wants[1:], joint, sparse_g))
 
     def defsparse(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Say what a call with a SparseTensor among its inputs means (a decorator)."""
@@ -303,20 +271,19 @@ class Primitive:
             raise
         except (ValueError, TypeError, IndexError) as error:
             raise self._explained(error, args) from error
-        record = needs and recording.get()
         if self._plain:
-            if isinstance(result, np.generic):
+            if type(result) is not np.ndarray and isinstance(result, np.generic):
                 result = np.asarray(result)
-            if not record or result.dtype.kind not in "fc":
-                out = _make(result, None, 0)
-            else:
+            if needs and recording.get() and result.dtype.kind in "fc":
                 out = self._record(args, static, needs, (result,), ())[0]
+            else:
+                out = _make(result, None, 0)
             if self.view:
                 self._share_version(args[0], first, out)
             return out
         n = len(self.outputs) or 1
         outs = tuple(np.asarray(r) if isinstance(r, np.generic) else r for r in result[:n])
-        if record:
+        if needs and recording.get():
             tensors = self._record(args, static, needs, outs, result[n:])
         else:
             tensors = tuple(_make(r, None, 0) for r in outs)
@@ -329,91 +296,38 @@ class Primitive:
         try:
             plan = self._plans[key]
         except KeyError:
-            plan = self._plans[key] = self._make_plan(*key)
+            plan = self._plans[key] = make_plan(self, *key)
         if plan is None:
             return tuple(_make(r, None, 0) for r in outs)
         edges = []
         for i in plan.inputs:
             a = args[i]
             node = a._node
-            edges.append((a if node is None else node, a._index, a.data.shape, a.data.dtype))
-        saved: Any = ()
-        versions = None
-        if plan.saves:
-            saved = [self._keep(kind, which, args, static, outs, aux) for kind, which in plan.saves]
-            if plan.tensors:
-                versions = _versions(saved, plan.tensors)
-        node = PrimitiveNode(tuple(edges), saved)
-        node.primitive, node.plan, node.versions = self, plan, versions
-        node.n_out = len(outs)
-        node.args_meta = [Meta(r.shape, r.dtype) for r in outs] if len(outs) > 1 else None
-        tensors = tuple([_make(r, node, i) for i, r in enumerate(outs)])
-        for slot, index in plan.outs:
-            version = saved[slot][1]
-            tensors[index]._version = version
-        return tensors
-
-    def _keep(self, kind: int, which: Any, args: Any, static: Any, outs: Any, aux: Any) -> Any:
-        if kind == _INPUT:
-            return args[which]
-        if kind == _OUT:
-            return outs[which], Version(), 0
-        if kind == _STATIC:
-            return static[which] if which in static else self._defaults[which]
-        if kind == _META:
-            return _meta(args[which])
-        if kind == _AUX:
-            return aux[which]
-        if kind == _XS:
-            return args
-        return tuple(_meta(a) for a in args)
-
-    def _make_plan(self, n_args: int, needs: int) -> _Plan | None:
-        names = (self.variadic,) * n_args if self.variadic else self.inputs
-        ruled = {name for rule in self.rules for name in rule.inputs}
-        inputs = tuple(i for i in range(n_args) if needs >> i & 1 and names[i] in ruled)
-        if not inputs:
-            return None
-        saves: dict[tuple[int, Any], int] = {}
-        steps = []
-        for rule in self.rules:
-            if self.variadic:
-                positions = list(range(n_args))
+            data = a.data
+            edges.append((a if node is None else node, a._index, data.shape, data.dtype))
+        saved = []
+        for kind, which in plan.saves:
+            if kind == INPUT:
+                saved.append(args[which])
+            elif kind == OUT:
+                saved.append(outs[which])
+            elif kind == STATIC:
+                saved.append(static[which] if which in static else self._defaults[which])
+            elif kind == META:
+                saved.append(_meta(args[which]))
+            elif kind == AUX:
+                saved.append(aux[which])
+            elif kind == XS:
+                saved.append(args)
             else:
-                positions = [self.inputs.index(name) for name in rule.inputs]
-            if not any(i in inputs for i in positions):
-                continue
-            wants = [w for w in rule.wants if w != "needs"]
-            slots = tuple(saves.setdefault(self._source(w), len(saves)) for w in wants)
-            edges = tuple(inputs.index(i) if i in inputs else None for i in positions)
-            steps.append(
-                _Step(rule.fn, slots, edges, rule.joint, "needs" in rule.wants, rule.sparse_g)
-            )
-        kinds = list(saves)
-        return _Plan(
-            inputs,
-            tuple(kinds),
-            tuple(s for s, (kind, _) in enumerate(kinds) if kind in (_INPUT, _XS)),
-            tuple((s, which) for s, (kind, which) in enumerate(kinds) if kind == _OUT),
-            tuple(steps),
-        )
-
-    def _source(self, want: str) -> tuple[int, Any]:
-        if want in self.outputs:
-            return _OUT, self.outputs.index(want)
-        if want == "out":
-            return _OUT, 0
-        if want in self.aux:
-            return _AUX, self.aux.index(want)
-        if want in self.statics:
-            return _STATIC, want
-        if want == self.variadic:
-            return _XS, None
-        if want == f"{self.variadic}_meta":
-            return _XS_META, None
-        if want in self.inputs:
-            return _INPUT, self.inputs.index(want)
-        return _META, self.inputs.index(want.removesuffix("_meta"))
+                saved.append(tuple(_meta(a) for a in args))
+        versions = _versions(saved, plan.tensors) if plan.tensors else None
+        node = PrimitiveNode(edges, saved, self, plan, versions)
+        if len(outs) == 1:
+            return (_make(outs[0], node, 0),)
+        node.n_out = len(outs)
+        node.outs_meta = [Meta(r.shape, r.dtype) for r in outs]
+        return tuple([_make(r, node, i) for i, r in enumerate(outs)])
 
     # ---- arguments that need more than the fast path -------------------------------------------
     def _foreign(self, args: Any, static: dict[str, Any]) -> Any:
@@ -444,9 +358,7 @@ class Primitive:
     def _share_version(self, source: Any, array: Any, out: Any) -> None:
         """A view shares the in-place counter of what it looks into."""
         if out.data is array or out.data.base is not None:
-            if source._version is None:
-                source._version = Version()
-            out._version = source._version
+            out._version = source._counter()
 
     def _complain(self, args: Any, problem: str) -> str:
         names = (
@@ -479,27 +391,23 @@ def _meta(a: Any) -> Meta:
 
 
 def _versions(saved: Any, tensors: tuple[int, ...]) -> tuple[Any, ...] | None:
-    """In-place counters of saved inputs at this moment; None if all are zero (the usual case)."""
-    found = []
-    changed = False
+    """In-place counters of saved inputs at this moment; None if no input has one (the usual
+    case)."""
     for slot in tensors:
         held = saved[slot]
-        if type(held) is tuple:
-            counts: Any = tuple(_count(t) for t in held)
-            changed = changed or any(counts)
-        else:
-            counts = _count(held)
-            changed = changed or counts > 0
-        found.append(counts)
-    return tuple(found) if changed else None
+        if type(held) is tuple or getattr(held, "_version", None) is not None:
+            break
+    else:
+        return None
+    return tuple(
+        tuple(_count(t) for t in saved[s]) if type(saved[s]) is tuple else _count(saved[s])
+        for s in tensors
+    )
 
 
 def _count(t: Any) -> int:
     version = getattr(t, "_version", None)
     return 0 if version is None else version.n
-
-
-T = TypeVar("T")
 
 
 def primitive(forward: Any = None, **options: Any) -> Any:

@@ -50,7 +50,7 @@ class Graph:
 
     def to(self, target: Any) -> Graph:
         """On another device, or with adjacency and features in another floating-point dtype."""
-        moved = {}
+        moved: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, SparseTensor) or (isinstance(value, Tensor) and _device(target)):

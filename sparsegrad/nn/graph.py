@@ -50,14 +50,15 @@ def _identity(A: SparseTensor) -> SparseTensor:
     """I (n, n) beside A. Its pattern is kept on that of A: the plan of A + I is cached for as
     long as both live."""
     n = A.shape[0]
+    fmt: Any = A.format
     xp = A.pattern.core.backend.xp
 
     def build() -> Pattern:
         ids = xp.arange(n)
-        return Pattern.coo([ids, ids], (n, n), check=False).to(A.format)[0]
+        return Pattern.coo([ids, ids], (n, n), check=False).to(fmt)[0]
 
     dtype = A.dtype if A.dtype.kind in "fc" else None
-    return wrap(create.ones(n, dtype=dtype), A.pattern.cached(("identity", A.format), build))
+    return wrap(create.ones(n, dtype=dtype), A.pattern.cached(("identity", fmt), build))
 
 
 class GCNConv(Module):

@@ -1,0 +1,103 @@
+"""The command line: `python -m bench`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench import report
+from bench.cases import all_cases
+from bench.machine import cores
+from bench.peers import PEERS
+from bench.run import run
+from bench.timer import FULL, QUICK
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status: 0, 1 if a candidate of ours is wrong or fails, 2 for a bad argument."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    commands = parser.add_subparsers(dest="what", required=True)
+    cpu = commands.add_parser("cpu", help="run cases on the CPU, side by side with peers")
+    cpu.add_argument("--quick", action="store_true", help="small sizes: shows that it runs")
+    cpu.add_argument("--case", action="append", metavar="NAME", help="only this one; repeatable")
+    cpu.add_argument("--threads", default=None, metavar="N[,N]", help="default: 1 and all cores")
+    cpu.add_argument("--no-memory", action="store_true", help="leave the peaks out")
+    cpu.add_argument("--json", metavar="FILE", help="write the result")
+    cpu.add_argument("--markdown", metavar="FILE", help="write the table; default: print it")
+    commands.add_parser("list", help="cases, variants, and which peers are here")
+    table = commands.add_parser("table", help="print the table of a JSON file")
+    table.add_argument("file")
+    options = parser.parse_args(argv)
+    if options.what == "list":
+        return _list()
+    if options.what == "table":
+        print(report.markdown(report.read(options.file)), end="")
+        return 0
+    return _cpu(options, parser, argv)
+
+
+def _list() -> int:
+    for case in all_cases().values():
+        print(f"{case.name:12} {case.title}")
+        for variant in case.variants("full"):
+            print(f"{'':12} - {variant['label']}")
+    for peer in PEERS.values():
+        print(f"peer {peer.title}: {peer.missing() or 'installed'}")
+    return 0
+
+
+def _cpu(options: Any, parser: argparse.ArgumentParser, argv: list[str]) -> int:
+    known = all_cases()
+    names = options.case or list(known)
+    for name in names:
+        if name not in known:
+            parser.error(f"--case: no case {name!r}; known: {', '.join(known)}")
+    for option in ("json", "markdown"):  # before the minutes of measuring, not after
+        path = getattr(options, option)
+        if path and not Path(path).resolve().parent.is_dir():
+            parser.error(f"--{option}: no directory {str(Path(path).parent)!r}")
+    document = run(
+        [known[name] for name in dict.fromkeys(names)],
+        size="quick" if options.quick else "full",
+        threads=_thread_counts(options.threads, parser),
+        effort=QUICK if options.quick else FULL,
+        command=_command(argv),
+        memory=not options.no_memory,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    if options.json:
+        report.write_json(document, options.json)
+    text = report.markdown(document)
+    if options.markdown:
+        Path(options.markdown).write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    ours = [row for e in document["results"] for row in e["candidates"] if row["role"] == "ours"]
+    return 0 if all(row["status"] == "timed" for row in ours) else 1
+
+
+def _thread_counts(text: str | None, parser: argparse.ArgumentParser) -> list[int]:
+    if text is None:
+        return sorted({1, cores()})
+    parts = text.split(",")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        parser.error(f"--threads: expected positive numbers such as 1,2; got {text!r}")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def _command(argv: list[str]) -> str:
+    """The command without the files it wrote, which are nobody's business."""
+    kept, skip = [], False
+    for word in argv:
+        if not skip and not word.startswith(("--json", "--markdown")):
+            kept.append(word)
+        skip = word in ("--json", "--markdown")
+    return shlex.join(["python", "-m", "bench", *kept])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The libraries we are compared with. Each is optional, imported only when it is used, and says
+why it is not there; what is written here for a peer is the best its users could write."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+__all__ = ["PEERS", "Peer", "jax_bcoo", "torch_by_hand", "torch_coo", "torch_csr"]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A library, and whether it can be used here."""
+
+    name: str
+    module: str
+    title: str
+
+    def missing(self) -> str | None:
+        """Why it cannot be used, None if it can."""
+        return _import_error(self.module)
+
+
+@cache
+def _import_error(module: str) -> str | None:
+    try:
+        with quiet():
+            importlib.import_module(module)
+    except ModuleNotFoundError:
+        return "not installed"
+    except Exception as error:  # an installation that is broken in whatever way
+        return f"cannot be imported: {type(error).__name__}: {error}".splitlines()[0]
+    return None
+
+
+def quiet() -> warnings.catch_warnings[None]:
+    """Peers warn about their beta APIs, once a process; that is not ours to report."""
+    return warnings.catch_warnings(action="ignore")
+
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("scipy", "scipy.sparse", "SciPy"),
+        Peer("torch", "torch", "PyTorch"),
+        Peer("jax", "jax.experimental.sparse", "JAX"),
+    )
+}
+
+
+# ---- PyTorch -----------------------------------------------------------------------------------
+def torch_csr(matrix: Any, index: str, values: Any = None) -> Any:
+    """A SciPy CSR array as a torch CSR tensor with "int32" or "int64" indices."""
+    import torch
+
+    dtype = getattr(torch, index)
+    data = torch.from_numpy(matrix.data) if values is None else values
+    with quiet():
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(matrix.indptr).to(dtype),
+            torch.from_numpy(matrix.indices).to(dtype),
+            data,
+            matrix.shape,
+        )
+
+
+def torch_coo(matrix: Any) -> Any:
+    """A SciPy array as a coalesced torch COO tensor."""
+    import torch
+
+    coo = matrix.tocoo()
+    indices = torch.from_numpy(np.stack([c.astype(np.int64) for c in coo.coords]))
+    with quiet():
+        made = torch.sparse_coo_tensor(indices, torch.from_numpy(coo.data), coo.shape)
+        return made.coalesce()
+
+
+def torch_by_hand(matrix: Any, index: str, product: str) -> Callable[[Any, Any], Any]:
+    """`values, x -> A @ x` whose backward costs O(nnz), as an expert writes it for torch.
+
+    The forward is a CSR product ("mm", or "reduce": torch's own kernel instead of MKL's); the
+    gradient of the values is `sampled_addmm` on the pattern; that of x a product with the
+    transpose, whose indices and permutation are made once.
+    """
+    import torch
+
+    pattern = torch_csr(matrix, index)
+    order = matrix.copy()
+    order.data = np.arange(matrix.nnz)
+    order = order.T.tocsr()
+    perm = torch.from_numpy(order.data)
+    transposed = torch_csr(order, index, torch.zeros(matrix.nnz))
+    zero = torch_csr(matrix, index, torch.zeros(matrix.nnz))
+
+    def csr(like: Any, values: Any) -> Any:
+        return torch.sparse_csr_tensor(
+            like.crow_indices(), like.col_indices(), values, like.shape, check_invariants=False
+        )
+
+    def multiply(a: Any, b: Any) -> Any:
+        return torch.sparse.mm(a, b, "sum") if product == "reduce" else a @ b
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, values: Any, x: Any) -> Any:
+            ctx.save_for_backward(values, x)
+            return multiply(csr(pattern, values), x)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> tuple[Any, Any]:
+            values, x = ctx.saved_tensors
+            dvalues = torch.sparse.sampled_addmm(zero, g, x.t(), beta=0.0).values()
+            return dvalues, multiply(csr(transposed, values[perm]), g)
+
+    return Product.apply
+
+
+# ---- JAX ---------------------------------------------------------------------------------------
+def jax_bcoo(matrix: Any) -> Any:
+    """A SciPy array as a BCOO matrix with sorted, unique indices."""
+    import jax.numpy as jnp
+    from jax.experimental import sparse
+
+    coo = matrix.tocoo()
+    indices = jnp.asarray(np.stack(coo.coords, axis=1).astype(np.int32))
+    return sparse.BCOO(
+        (jnp.asarray(coo.data), indices),
+        shape=coo.shape,
+        indices_sorted=True,
+        unique_indices=True,
+    )

@@ -1,0 +1,375 @@
+"""The benchmark core on fake candidates and a fake clock: nothing here depends on real time."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+from bench import __main__ as command
+from bench import machine, peers, probe, report
+from bench import run as runner
+from bench.cases import OURS, Candidate, all_cases
+from bench.graphs import power_law
+from bench.oracle import Expected, WrongResult, check
+from bench.timer import AGAIN, Effort, Samples, Spread, Timer, paired
+
+ONCE = Effort(warmup=0, min_rounds=1, max_rounds=1, budget_s=0, sample_s=0, settle_s=0)
+
+
+class Clock:
+    """Time that passes only when somebody works or sleeps."""
+
+    def __init__(self):
+        self.now, self.calls = 0.0, []
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def work(self, name, seconds):
+        """A function that takes `seconds`, a number or a list of them that is gone through."""
+        turns = iter(seconds) if isinstance(seconds, list) else None
+
+        def fn():
+            self.calls.append(name)
+            self.now += next(turns) if turns else seconds
+            return name
+
+        return fn
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def timer(clock, **effort):
+    default = {"warmup": 1, "min_rounds": 4, "max_rounds": 6, "budget_s": 100.0}
+    return Timer(
+        Effort(**default | {"sample_s": 0.1, "settle_s": 0.5} | effort), clock, clock.sleep
+    )
+
+
+# ---- timer -------------------------------------------------------------------------------------
+def test_long_calls_are_timed_one_by_one(clock):
+    found = timer(clock).rounds({"a": clock.work("a", 1.0), "b": clock.work("b", 2.0)})
+    assert list(found) == ["a", "b", AGAIN]
+    assert found["a"].inner == found["b"].inner == 1
+    assert found["a"].spread == Spread(1.0, 1.0, 1.0)
+    assert found["b"].spread.median == pytest.approx(2.0)
+    assert paired(found["a"], found["b"]).median == pytest.approx(2.0)
+    assert paired(found["a"], found[AGAIN]).median == pytest.approx(1.0)
+
+
+def test_short_calls_are_repeated_until_they_can_be_resolved(clock):
+    found = timer(clock).rounds({"a": clock.work("a", 0.001)})
+    assert found["a"].inner == pytest.approx(100, abs=1)
+    assert found["a"].spread.median == pytest.approx(0.001)
+
+
+def test_a_call_the_clock_cannot_see_ends(clock):
+    found = timer(clock, sample_s=1e-5).rounds({"a": clock.work("a", 0.0)})
+    assert found["a"].inner in (100, 101) and found["a"].spread.median == 0
+
+
+def test_rounds_are_interleaved_and_the_order_turns(clock):
+    t = timer(clock, warmup=0, max_rounds=4)
+    t.rounds({"a": clock.work("a", 1.0), "b": clock.work("b", 1.0)})
+    planning, rounds = clock.calls[:4], clock.calls[4:]
+    assert planning == ["a", "a", "b", "b"]
+    assert ["".join(rounds[i : i + 3]) for i in range(0, 12, 3)] == ["aba", "baa", "aab", "aba"]
+
+
+def test_slow_candidates_leave_early(clock):
+    t = timer(clock, budget_s=30.0, settle_s=0.0)
+    found = t.rounds({"a": clock.work("a", 1.0), "b": clock.work("b", 1000.0)})
+    assert len(found["a"].seconds) == 6 and len(found["b"].seconds) == 4
+    assert paired(found["a"], found["b"]).median == pytest.approx(1000.0)
+
+
+def test_the_first_call_is_apart(clock):
+    fn = clock.work("a", [5.0] + [1.0] * 50)
+    t = timer(clock)
+    assert t.once(fn) == (5.0, "a")
+    assert t.rounds({"a": fn})["a"].spread == Spread(1.0, 1.0, 1.0)
+
+
+def test_ratios_are_taken_within_rounds():
+    base = Samples((1.0, 10.0, 2.0))  # the machine was slow in the second round
+    assert paired(base, Samples((3.0, 30.0, 6.0, 99.0))) == Spread(3.0, 3.0, 3.0)
+
+
+def test_spread_is_median_and_quartiles():
+    assert Spread.of([1, 2, 3, 4, 100]) == Spread(3.0, 2.0, 4.0)
+
+
+def test_the_collector_is_off_while_timing_and_on_afterwards(clock):
+    import gc
+
+    seen = []
+    Timer(ONCE, clock, clock.sleep).rounds({"a": lambda: seen.append(gc.isenabled())})
+    assert seen and not any(seen) and gc.isenabled()
+    assert timer(clock).rounds({}) == {}
+
+
+# ---- oracle ------------------------------------------------------------------------------------
+def test_right_results_pass():
+    want = {"y": Expected(np.array([1.0, -2.0])), "z": Expected(np.zeros((2, 0)))}
+    assert check({"y": np.float32([1, -2]), "z": np.zeros((2, 0))}, want) == 0
+
+
+def test_errors_are_relative_to_the_scale():
+    want = {"y": Expected(np.array([1e-9]), scale=np.array([1.0]))}  # terms that cancel
+    assert check({"y": np.array([3e-7])}, want) == pytest.approx(3e-7, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("got", "what"),
+    [
+        ({"y": np.array([1.0, 2.1])}, "relative error"),
+        ({"y": np.array([1.0, np.nan])}, "relative error"),
+        ({"y": np.array([1.0])}, "shape"),
+        ({}, "results are"),
+        ({"y": np.array([1.0, 2.0]), "z": np.zeros(1)}, "results are"),
+    ],
+)
+def test_wrong_results_do_not(got, what):
+    with pytest.raises(WrongResult, match=what), np.errstate(invalid="ignore"):
+        check(got, {"y": Expected(np.array([1.0, 2.0]))})
+
+
+# ---- a case of fakes ---------------------------------------------------------------------------
+class Fake:
+    name, title, threaded, memory, per = "fake", "A fake", False, False, 10
+
+    def __init__(self, *candidates):
+        self.found = candidates
+
+    def variants(self, size):
+        return [{"label": f"of size {size}"}]
+
+    def expected(self, variant):
+        return {"y": Expected(np.ones(2))}
+
+    def candidates(self, variant):
+        return list(self.found)
+
+
+def candidate(clock, name, seconds, value=1.0, **options):
+    work = clock.work(name, seconds)
+    return Candidate(name, lambda: lambda: work(), lambda raw: {"y": np.full(2, value)}, **options)
+
+
+def broken():
+    raise RuntimeError("no such kernel\nand a long story")
+
+
+@pytest.fixture
+def entry(clock):
+    case = Fake(
+        candidate(clock, OURS, 2.0, role="ours"),
+        candidate(clock, "slow", 6.0),
+        candidate(clock, "fast", 1.0),
+        candidate(clock, "wrong", 0.1, value=1.1),
+        candidate(clock, "floor", 0.5, role="reference"),
+        candidate(clock, "absent", 0.1, needs="torch"),
+        candidate(clock, "large", 0.1, skip="needs 9 TiB"),
+        Candidate("broken", broken),
+    )
+    variant = case.variants("tiny")[0]
+    missing = {"torch": "not installed"}
+    made = runner.run_variant(case, variant, case.expected(variant), timer(clock), missing)
+    return made | {"threads": 2}
+
+
+def row(entry, name):
+    return next(r for r in entry["candidates"] if r["name"] == name)
+
+
+def test_wrong_candidates_are_reported_and_not_timed(entry, clock):
+    assert row(entry, "wrong")["status"] == "wrong" and "y:" in row(entry, "wrong")["reason"]
+    assert "seconds" not in row(entry, "wrong") and clock.calls.count("wrong") == 1
+
+
+def test_one_broken_candidate_is_one_row(entry):
+    assert row(entry, "broken")["reason"] == "RuntimeError: no such kernel"
+    assert row(entry, "broken")["status"] == "failed"
+
+
+def test_absent_and_oversized_candidates_say_why(entry, clock):
+    assert row(entry, "absent") == {
+        "name": "absent",
+        "role": "peer",
+        "status": "left out",
+        "reason": "not installed",
+    }
+    assert row(entry, "large")["reason"] == "needs 9 TiB"
+    assert "absent" not in clock.calls and "large" not in clock.calls
+
+
+def test_the_best_peer_is_the_fastest_right_one(entry):
+    assert entry["best_peer"] == "fast"
+    assert row(entry, "fast")["ratio"]["median"] == pytest.approx(0.5)
+    assert row(entry, "slow")["ratio"]["median"] == pytest.approx(3.0)
+    assert entry["noise"]["median"] == pytest.approx(1.0)
+    assert row(entry, OURS)["first_s"] == 2.0 and row(entry, OURS)["error"] == 0
+
+
+def test_nothing_of_ours_leaves_nothing_to_compare(clock):
+    case = Fake(candidate(clock, OURS, 1.0, value=3.0, role="ours"), candidate(clock, "peer", 1.0))
+    found = runner.run_variant(case, {}, case.expected({}), timer(clock), {})
+    assert found["best_peer"] is None and "noise" not in found
+    assert row(found, OURS)["status"] == "wrong" and row(found, "peer")["status"] == "timed"
+
+
+# ---- report ------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def empty():
+    return runner.run([], size="full", threads=[1], effort=ONCE, command="python -m bench cpu")
+
+
+@pytest.fixture
+def document(entry, empty):
+    return empty | {"results": [entry, entry | {"threads": 1, "others": 1.5}]}
+
+
+def test_json_is_read_back(document, tmp_path):
+    path = tmp_path / "x.json"
+    report.write_json(document, path)
+    assert report.read(path)["results"][0]["best_peer"] == "fast"
+    path.write_text(json.dumps(document | {"schema": 99}))
+    with pytest.raises(ValueError, match="schema 99"):
+        report.read(path)
+
+
+def test_every_loss_is_listed(document):
+    assert [r["name"] for _, r in report.losses(document)] == ["fast", "fast"]
+    text = report.markdown(document)
+    losses = text.partition("## Losses")[2]
+    assert "| fake | of size tiny | 2 threads | fast | 0.50× [0.50–0.50] | 1.00×" in losses
+
+
+def test_summary_is_per_case_and_thread_count(document):
+    first = report.summary(document)[0]
+    assert (first["case"], first["threads"], first["variants"]) == ("fake", 2, 1)
+    assert first["geometric_mean"] == pytest.approx(0.5)
+
+
+def test_markdown_has_every_candidate(document):
+    text = report.markdown(document)
+    assert "**fast** (best peer) | 1 s [1 s–1 s] | 0.50× [0.50–0.50] | 1 s | 100 ms |" in text
+    assert "wrong: y: relative error 1.0e-01, allowed 1e-05" in text
+    assert "fake, of size tiny: large: needs 9 TiB" in text
+    assert text.count("Other processes kept 1.5 cores busy") == 1
+    assert text.count("*floor*") == 2
+
+
+def test_no_losses_no_peers(document):
+    text = report.markdown(document | {"results": []})
+    assert "no peer was faster" in text and "nothing to compare with" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.9996e-3, "1 ms"), (12.34, "12.3 s"), (1234.0, "1230 s"), (5e-10, "0.5 ns"), (0, "0 ns")],
+)
+def test_times_as_people_read_them(seconds, text):
+    assert report._time(seconds) == text
+
+
+def test_fingerprint_names_no_host_and_no_path():
+    found = machine.fingerprint()
+    assert found["cores"] >= 1 and found["versions"]["numpy"] == np.__version__
+    text = json.dumps(found)
+    assert not any(name and name in text for name in (machine.platform.node(), str(machine.ROOT)))
+
+
+# ---- the real cases, tiny ----------------------------------------------------------------------
+@pytest.fixture
+def without_peers(monkeypatch):
+    monkeypatch.setattr(peers, "_import_error", lambda module: "not installed")
+
+
+@pytest.mark.parametrize("name", list(all_cases()))
+def test_case_runs_without_peers(name, without_peers, monkeypatch):
+    monkeypatch.setattr(probe, "measure", lambda *args: {"failed": "not now"})
+    with warnings.catch_warnings(action="ignore"):
+        found = runner.run([all_cases()[name]], size="tiny", threads=[1, 2], effort=ONCE)
+    assert [p["missing"] for p in found["peers"]] == ["not installed"] * len(peers.PEERS)
+    for entry in found["results"]:
+        assert row(entry, OURS)["status"] == "timed", row(entry, OURS)
+        assert {r["status"] for r in entry["candidates"]} <= {"timed", "left out"}
+        assert entry["best_peer"] is None
+    assert "PyTorch: not installed" in report.markdown(found)
+
+
+@pytest.mark.parametrize("name", ["spmm", "spmm-grad", "tape"])
+def test_every_peer_that_is_here_is_right(name):
+    found = runner.run([all_cases()[name]], size="tiny", threads=[1], effort=ONCE, memory=False)
+    for r in found["results"][0]["candidates"]:
+        assert r["status"] in ("timed", "left out"), r
+
+
+def test_memory_is_measured_in_a_process_of_its_own():
+    case = all_cases()["spmm-grad"]
+    small = case.variants("tiny")[0]
+    large = {"label": "", "n": 20_000, "nnz": 40_000, "k": 32}
+    found = probe.measure(case.name, large, OURS, small, threads=1)
+    assert found["cold_start_s"] > 0
+    if found["steady_bytes"] is not None:  # Linux
+        results = 2 * 20_000 * 32 * 4 + 40_000 * 4
+        assert 0.9 * results < found["steady_bytes"] < 4 * results
+    assert "StopIteration" in probe.measure(case.name, small, "nobody", small, 1)["failed"]
+
+
+def test_thread_counts_are_set_and_restored():
+    from sparsegrad.backends import cpu_jit
+
+    before = cpu_jit.get_num_threads()
+    with machine.set_threads(3, torch=False) as said:
+        assert said["sparsegrad"] == cpu_jit.get_num_threads() == 3
+    assert cpu_jit.get_num_threads() == before
+
+
+def test_power_law():
+    a = power_law(500, 3000)
+    assert a.shape == (500, 500) and a.nnz == 3000 and a.has_canonical_format
+    assert np.diff(a.indptr).max() > 8 * 3000 / 500 and abs(a - power_law(500, 3000)).max() == 0
+    with pytest.raises(ValueError, match="do not fit"):
+        power_law(10, 80)
+
+
+# ---- command line ------------------------------------------------------------------------------
+def test_command_writes_json_and_markdown(tmp_path, without_peers, monkeypatch, capsys):
+    monkeypatch.setattr(command, "QUICK", ONCE)
+    files = [str(tmp_path / "x.json"), str(tmp_path / "x.md")]
+    arguments = ["cpu", "--quick", "--case", "tape", "--json", files[0], f"--markdown={files[1]}"]
+    assert command.main(arguments) == 0
+    assert capsys.readouterr().out == ""
+    found = report.read(files[0])
+    assert found["command"] == "python -m bench cpu --quick --case tape"
+    assert command.main(["table", files[0]]) == 0
+    table = capsys.readouterr().out
+    assert table.startswith("# Benchmarks") and "PyTorch: not installed" in table
+
+
+def test_command_lists(capsys):
+    assert command.main(["list"]) == 0
+    assert all(name in capsys.readouterr().out for name in ("spmm-grad",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--case", "nothing"], "no case 'nothing'; known: spmm, "),
+        (["--threads", "1,x"], "expected positive numbers such as 1,2; got '1,x'"),
+        (["--json", "no/such/place.json"], "--json: no directory 'no/such'"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, text, capsys):
+    with pytest.raises(SystemExit) as error:
+        command.main(["cpu", *arguments])
+    assert error.value.code == 2 and text in capsys.readouterr().err

@@ -19,6 +19,7 @@ _FAST = {"contract", "reassoc", "nsz"}
 _AHEAD = 8  # entries between fetching a row of x and using it
 _LINE = 64  # bytes
 _FETCH = 4 * _LINE  # bytes of a row to fetch; the processor notices the run and fetches the rest
+_NARROW = 16  # columns below which a loop over them is too short for vector code
 _BLOCK = 2048  # elements of a softmax block: stays in the L1 cache
 
 
@@ -233,23 +234,23 @@ def sddmm(ticket, cuts, indptr, indices, positions, x, y, out):
 @inlined(_FAST)
 def _sum_rows(begin, end, values, c):
     """c = the sum of values[begin:end]."""
-    if c.size == 1:
+    width = values.shape[1]
+    if width == 1:
         total = values.dtype.type(0)
         for e in range(begin, end):
             total += values[e, 0]
         c[0] = total
         return
-    c[:] = 0
+    for j in range(width):
+        c[j] = 0
     e = begin
     while e + 4 <= end:
-        b0, b1, b2, b3 = values[e], values[e + 1], values[e + 2], values[e + 3]
-        for j in range(c.size):
-            c[j] += b0[j] + b1[j] + b2[j] + b3[j]
+        for j in range(width):
+            c[j] += values[e, j] + values[e + 1, j] + values[e + 2, j] + values[e + 3, j]
         e += 4
     while e < end:
-        b = values[e]
-        for j in range(c.size):
-            c[j] += b[j]
+        for j in range(width):
+            c[j] += values[e, j]
         e += 1
 
 
@@ -271,12 +272,21 @@ def segment_sum(ticket, cuts, indptr, values, carry, out):
 @inlined(set())
 def _max_rows(begin, end, values, c):
     """c = the maximum of values[begin:end], -inf if there are none; NaN if one is."""
-    c[:] = -np.inf
+    width, lowest = values.shape[1], values.dtype.type(-np.inf)
+    if width < _NARROW:  # column by column, with the result in a register
+        for j in range(width):
+            high = lowest
+            for e in range(begin, end):
+                v = values[e, j]
+                high = v if (v > high) | (v != v) else high
+            c[j] = high
+        return
+    for j in range(width):
+        c[j] = lowest
     for e in range(begin, end):
-        b = values[e]
-        for j in range(c.size):
-            if b[j] > c[j] or b[j] != b[j]:
-                c[j] = b[j]
+        for j in range(width):
+            v = values[e, j]
+            c[j] = v if (v > c[j]) | (v != v) else c[j]
 
 
 @kernel(">n1 <n2 <I1 <F2 >F2")
@@ -392,21 +402,12 @@ def segment_softmax(ticket, cuts, indptr, values, out):
 @inlined(set())
 def _shift_rows(begin, end, values, top, out):
     """out = values - their maximum over [begin, end), where that is finite."""
-    if top.size == 1:
-        high = values.dtype.type(-np.inf)
-        for e in range(begin, end):
-            high = max(high, values[e, 0])
-        if not np.isfinite(high):
-            high = values.dtype.type(0)
-        for e in range(begin, end):
-            out[e, 0] = values[e, 0] - high
-        return
     _max_rows(begin, end, values, top)
     for j in range(top.size):
         if not np.isfinite(top[j]):  # a run of -inf alone is 0/0 = nan, as in dense softmax
             top[j] = 0
     for e in range(begin, end):
-        for j in range(top.size):
+        for j in range(values.shape[1]):
             out[e, j] = values[e, j] - top[j]
 
 
@@ -417,7 +418,7 @@ def _scale_rows(begin, end, total, out):
     for j in range(total.size):
         total[j] = 1 / total[j]
     for e in range(begin, end):
-        for j in range(total.size):
+        for j in range(out.shape[1]):
             out[e, j] *= total[j]
 
 
@@ -439,7 +440,8 @@ def segment_softmax_grad(ticket, cuts, indptr, g, y, out):
                 for e in range(begin, end):
                     out[e, 0] = y[e, 0] * (g[e, 0] - total)
                 continue
-            dot[:] = 0
+            for j in range(width):
+                dot[j] = 0
             for e in range(begin, end):
                 for j in range(width):
                     dot[j] += g[e, j] * y[e, j]
@@ -462,6 +464,5 @@ def scatter_add(ticket, parts, shift, index, values, out):
         for e in range(index.size):
             i = uint64(index[e])
             if (i >> uint64(shift)) & uint64(parts - 1) == uint64(t):
-                b, c = values[e], out[i]
                 for j in range(values.shape[1]):
-                    c[j] += b[j]
+                    out[i, j] += values[e, j]

@@ -35,7 +35,14 @@ from sparsegrad.dtypes import (
 from sparsegrad.engine.differentiate import grad
 from sparsegrad.engine.mode import densify, enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from sparsegrad.errors import *  # noqa: F403
-from sparsegrad.ops import *  # noqa: F403
+from sparsegrad.ops.dense_matmul import *  # noqa: F403
+from sparsegrad.ops.elementwise import *  # noqa: F403
+from sparsegrad.ops.index import *  # noqa: F403
+from sparsegrad.ops.reduce import *  # noqa: F403
+from sparsegrad.ops.segment import *  # noqa: F403
+from sparsegrad.ops.shape import *  # noqa: F403
+from sparsegrad.ops.sparse_matmul import *  # noqa: F403
+from sparsegrad.ops.sparse_structure import *  # noqa: F403
 from sparsegrad.random import manual_seed
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.structure import Pattern
@@ -81,4 +88,4 @@ __all__ = [
 ]
 __all__ += create.__all__
 __all__ += errors.__all__
-__all__ += ops.__all__
+__all__ += [name for family in ops.FAMILIES for name in family.__all__]

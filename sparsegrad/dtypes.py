@@ -109,11 +109,11 @@ def result_type(*operands: Any) -> np.dtype:
         held = groups[level]
         groups[level] = dtype if held is None else promote_types(held, dtype)
     result: np.dtype | None = None
-    for dtype in groups:
-        if dtype is None:
-            continue
-        if result is None or _RANK[dtype.kind] > _RANK[result.kind]:
-            result = dtype if result is None else promote_types(result, dtype)
+    for held in groups:
+        if result is None:
+            result = held
+        elif held is not None and _RANK[held.kind] > _RANK[result.kind]:
+            result = promote_types(result, held)
     if result is None:
         raise DtypeError("promotion: no operands")
     return result

@@ -71,6 +71,8 @@ class Tensor(Operators):
 
     _node: Node | None
     _version: Version | None
+    _grad: Any
+    _hooks: dict[str, dict[int, Any]] | None
 
     def __init__(
         self, data: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None

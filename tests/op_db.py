@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (a row is read as a row)
 """The op table: one row per op, from which tests/test_ops.py generates every test.
 
 A row names the op, its mathematics on dense float64 arrays, and samples. Sparse arguments are
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -158,6 +160,11 @@ def binary(d: Draw, **kw: float) -> Iterator[Sample]:
     yield (d.dense(2, 1, 3, **kw), d.dense(4, 1, **kw)), {}
 
 
+def same_shape(d: Draw) -> Iterator[Sample]:
+    for s in [(3, 4), (), (0, 4)]:
+        yield (d.dense(*s), d.away(*s)), {}
+
+
 def binary_positive(d: Draw) -> Iterator[Sample]:
     return binary(d, low=0.5, high=2.0)
 
@@ -279,7 +286,7 @@ def ref_masked_softmax(x: np.ndarray, mask: np.ndarray, dim: int) -> np.ndarray:
 
 
 def ref_segments(x: np.ndarray, indptr: np.ndarray, fn: Callable[..., Any]) -> list[Any]:
-    return [fn(x[a:b]) for a, b in zip(indptr[:-1], indptr[1:], strict=True)]
+    return [fn(x[a:b]) for a, b in pairwise(indptr)]
 
 
 def ref_segment_sum(x: np.ndarray, indptr: np.ndarray) -> np.ndarray:
@@ -330,6 +337,10 @@ DENSE = [
     OpCase("tanh", sg.tanh, np.tanh, unary, "tanh_p"),
     OpCase("sigmoid", sg.sigmoid, lambda x: 1 / (1 + np.exp(-x)), unary, "sigmoid_p"),
     OpCase("relu", sg.relu, lambda x: np.maximum(x, 0), unary_away, "relu_p"),
+    OpCase("tanh_grad", E.tanh_grad_p, lambda dy, y: dy * (1 - y * y), same_shape, "tanh_grad_p"),
+    OpCase("sigmoid_grad", E.sigmoid_grad_p, lambda dy, y: dy * y * (1 - y), same_shape,
+           "sigmoid_grad_p"),
+    OpCase("relu_grad", E.relu_grad_p, lambda dy, y: dy * (y > 0), same_shape, "relu_grad_p"),
     OpCase("abs", sg.abs, np.abs, unary_away, "abs_p"),
     OpCase("sign", E.sign_p, np.sign, unary_away, "sign_p", order=0),
     *(

@@ -90,7 +90,7 @@ Key = tuple[int, int]
 class Algebra(Protocol):
     """What the engine needs of tensors; `sparsegrad.autograd.accumulate` says what each does."""
 
-    tensor_type: type
+    tensor_type: Any
 
     def place(self, op: str, tensor: Any) -> tuple[Place, Any]: ...
     def upstream(self, op: str, tensor: Any, g: Any) -> Cotangent: ...

@@ -86,6 +86,8 @@ class PrimitiveNode(Node):
         self.versions = versions
         self.n_out = 1
 
+    outs_meta: list[Meta]  # where there are several outputs
+
     @property
     def name(self) -> str:
         return self.primitive.name.removesuffix("_p")
@@ -112,8 +114,8 @@ class PrimitiveNode(Node):
                     if e is not None:
                         results[e] = gi
                 continue
-            edge = edges[0]
-            if wanted is None or wanted[edge]:
+            (edge,) = edges
+            if edge is not None and (wanted is None or wanted[edge]):
                 results[edge] = fn(self._dense(g, sparse_g), *[saved[s] for s in slots])
         return results
 

@@ -9,7 +9,6 @@ from sparsegrad import dtypes, random
 from sparsegrad.engine.primitive import primitive
 
 if TYPE_CHECKING:
-    import numpy as np
 
     from sparsegrad.tensor import Tensor
 
@@ -155,7 +154,13 @@ def tanh_p(xp: Any, x: Any) -> Any:
     return xp.tanh(x)
 
 
-tanh_p.defvjp(x=lambda g, out: g * (1 - out * out), sparse_g=True)
+@primitive
+def tanh_grad_p(xp: Any, dy: Any, y: Any) -> Any:
+    return dy * (1 - y * y)
+
+
+tanh_p.defvjp(x=lambda g, out: tanh_grad_p(g, out), sparse_g=True)
+tanh_grad_p.defvjp(dy=lambda g, y: tanh_grad_p(g, y), y=lambda g, dy, y: g * dy * (-2 * y))
 
 
 @primitive(promote="float")
@@ -164,7 +169,16 @@ def sigmoid_p(xp: Any, x: Any) -> Any:
     return 0.5 * (1 + xp.tanh(0.5 * x))
 
 
-sigmoid_p.defvjp(x=lambda g, out: g * (out * (1 - out)), sparse_g=True)
+@primitive
+def sigmoid_grad_p(xp: Any, dy: Any, y: Any) -> Any:
+    return dy * (y * (1 - y))
+
+
+sigmoid_p.defvjp(x=lambda g, out: sigmoid_grad_p(g, out), sparse_g=True)
+sigmoid_grad_p.defvjp(
+    dy=lambda g, y: sigmoid_grad_p(g, y),
+    y=lambda g, dy, y: g * dy * (1 - 2 * y),
+)
 
 
 @primitive
@@ -172,8 +186,15 @@ def relu_p(xp: Any, x: Any) -> Any:
     return xp.maximum(x, 0)
 
 
-# The subgradient at 0 is 0, as in PyTorch; `out > 0` keeps the output, which is needed anyway.
-relu_p.defvjp(x=lambda g, out: g * (out > 0), sparse_g=True)
+@primitive
+def relu_grad_p(xp: Any, dy: Any, y: Any) -> Any:
+    """The subgradient at 0 is 0, as in PyTorch."""
+    return dy * (y > 0)
+
+
+# The output is kept rather than the input: the next op usually keeps it anyway.
+relu_p.defvjp(x=lambda g, out: relu_grad_p(g, out), sparse_g=True)
+relu_grad_p.defvjp(dy=lambda g, y: relu_grad_p(g, y), y=lambda g, dy, y: g * dy * 0)
 
 
 @primitive
@@ -413,8 +434,8 @@ def cast(x: Any, dtype: Any) -> Any:
     >>> sg.cast(sg.tensor([1, 2]), "float32")
     tensor([1., 2.])
     """
-    dtype: np.dtype = dtypes.as_dtype(dtype)
-    return x if x.dtype == dtype else cast_p(x, dtype=dtype)
+    target = dtypes.as_dtype(dtype)
+    return x if x.dtype == target else cast_p(x, dtype=target)
 
 
 def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:

@@ -61,6 +61,19 @@ for _op, _at_zero in ((dense.exp_p, "1"), (dense.log_p, "-inf"), (dense.sigmoid_
     _refused(_op, _at_zero)
 
 
+def _cotangent(op: Primitive) -> None:
+    """f'(y) * dy for a sparse dy and a dense y: read at the entries of dy, which stays sparse."""
+
+    @op.defsparse
+    def apply(dy: Any, y: Any) -> Any:
+        dy, at = _broadcast(op.name, dy, y)
+        return _wrap(op(dy.values, at), dy.pattern)
+
+
+for _op in (dense.tanh_grad_p, dense.sigmoid_grad_p, dense.relu_grad_p):
+    _cotangent(_op)
+
+
 @dense.cast_p.defsparse
 def _cast(x: Any, *, dtype: Any) -> Any:
     return _wrap(dense.cast_p(x.values, dtype=dtype), x.pattern)

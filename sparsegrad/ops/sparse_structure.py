@@ -66,7 +66,7 @@ def reorder(values: Any, pattern: Pattern, target: Pattern) -> Any:
     return reorder_p(values, core=core, source=pattern.order, target=target.order)
 
 
-def to_format(A: Any, format: str) -> Any:
+def to_format(A: Any, format: Any) -> Any:
     """`A` as "coo", "csr" or "csc"; entries, duplicates included, stay what they are. The index
     work is done once and kept on the pattern.
 
@@ -126,7 +126,7 @@ def to_dense(A: Any) -> Any:
     return put_entries_p(A.values, pattern=A.pattern)
 
 
-def to_sparse(x: Any, format: str = "coo", dense_dims: int = 0) -> Any:
+def to_sparse(x: Any, format: Any = "coo", dense_dims: int = 0) -> Any:
     """The nonzero elements of a dense tensor as a SparseTensor of the same shape.
 
     dense_dims: trailing dimensions that stay dense; a slice with any nonzero is stored whole.

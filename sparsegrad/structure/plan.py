@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from sparsegrad.errors import ShapeError
-from sparsegrad.structure.pattern import Array, Core, Pattern, index_dtype
+from sparsegrad.structure.pattern import Array, Core, Order, Pattern, index_dtype
 
 __all__ = [
     "Intersection",
@@ -36,8 +36,8 @@ class Merge(NamedTuple):
     """
 
     pattern: Pattern
-    perm: Array | None
-    indptr: Array | None
+    perm: Array
+    indptr: Array
 
 
 class Intersection(NamedTuple):
@@ -91,9 +91,9 @@ def union(a: Pattern, b: Pattern) -> Merge:
         xp = a.core.backend.xp
         coords = tuple(xp.concatenate((x, y)) for x, y in zip(a.coords, b.coords, strict=True))
         both = Pattern(Core("coo", a.shape, coords), "coo")
-        order = "col" if a.format == "csc" else "row"
+        order: Order = "col" if a.format == "csc" else "row"
         listed = Pattern(both.core, a.format, order)
-        return _merge(listed, both.core.perm(order))  # type: ignore[arg-type]
+        return _merge(listed, both.core.perm(order))
 
     return _pair("union", a, b, build)
 

@@ -39,9 +39,9 @@ def planetoid(name: str, folder: str | os.PathLike[str] | None = None) -> Graph:
         raise DataError(f"planetoid: name must be one of {', '.join(_NAMES)}, got {name!r}")
     path = _find(name, folder)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            held = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            held = {key: file[key] for key in file}
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"planetoid: {path} is not a readable .npz file: {error}") from None
     if missing := [key for key in _KEYS if key not in held]:
         raise DataError(f"planetoid: {path} lacks {', '.join(missing)}; fetch the file anew")
@@ -81,6 +81,8 @@ def _graph(name: str, held: dict[str, Any]) -> Graph:
     for key, ids in {"edge_u": u, "edge_v": v, "train_idx": train, "test_idx": test}.items():
         if ids.ndim != 1 or (ids.size and not 0 <= ids.min() <= ids.max() < n):
             raise ValueError(f"{key} must hold node ids in [0, {n})")
+    if len(u) != len(v):
+        raise ValueError(f"edge_u and edge_v must be of one length, got {len(u)} and {len(v)}")
     if labels.shape != (n,):
         raise ValueError(f"y must have shape ({n},), got {labels.shape}")
     everyone = np.concatenate((train, val, test))

@@ -15,7 +15,7 @@ from sparsegrad.tensor import Tensor
 __all__ = ["Optimizer"]
 
 # Elements a step works on at a time: parameter, gradient, state and scratch stay in the cache.
-_BLOCK = 1 << 15
+_BLOCK = 1 << 16
 
 
 class Optimizer:

@@ -1,0 +1,158 @@
+"""The command line: what it prints, writes and refuses."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sparsegrad as sg
+
+pytest.importorskip("typer", reason="the command line is an extra")
+
+from typer.testing import CliRunner
+
+from sparsegrad import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*args):
+    return CliRunner().invoke(cli.app, [str(a) for a in args])
+
+
+@pytest.fixture(autouse=True)
+def small_graph(monkeypatch):
+    small = sg.data.sbm(n=400, n_features=200, seed=0)
+    monkeypatch.setattr(sg.data, "sbm", lambda: small)
+
+
+def test_train_gcn():
+    result = run("train", "gcn", "--epochs", 3)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.strip().splitlines()
+    assert lines[0].startswith("Graph('sbm': 400 nodes")
+    assert re.fullmatch(
+        r"Test accuracy \d+\.\d %; \d+\.\d ms per epoch; stored sparse, the graph takes \S+ kB of "
+        r"memory, as a dense matrix it would take 640 kB \(9\d\.\d % saved\)\.",
+        lines[-1],
+    )
+
+
+def test_several_seeds():
+    result = run("train", "gcn", "--epochs", 2, "--seeds", "0-2,1,5")
+    assert result.exit_code == 0, result.output
+    assert re.findall(r"^seed (\d)", result.stdout, re.M) == ["0", "1", "2", "5"]
+    assert re.search(r"accuracy \d+\.\d\d ± \d+\.\d\d % \(mean of 4 runs\)", result.stdout)
+
+
+def test_seed_changes_the_run_and_repeats_it():
+    first, second, other = (
+        re.search(r"test accuracy .*", run("train", "gcn", "--epochs", 4, "--seed", s).stdout)[0]
+        for s in (1, 1, 2)
+    )
+    assert first == second != other
+
+
+def test_json(tmp_path):
+    file = tmp_path / "run.json"
+    file.write_text("old")
+    result = run("train", "gcn", "--epochs", 2, "--seeds", "3,4", "--lr", 0.02, "--json", file)
+    assert result.exit_code == 0, result.output
+    record = json.loads(file.read_text())
+    assert record["settings"] == {"epochs": 2, "hidden": 16, "lr": 0.02}
+    assert [r["seed"] for r in record["runs"]] == [3, 4]
+    mean = sum(r["test_accuracy"] for r in record["runs"]) / 2
+    assert record["test_accuracy"]["mean"] == pytest.approx(mean)
+    assert str(tmp_path) not in file.read_text() and str(ROOT) not in file.read_text()
+    assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--data", "corra"], "--data must be one of sbm, cora, citeseer, pubmed, got 'corra'"),
+        (["--data", "cora"], "SPARSEGRAD_DATA"),
+        (["--device", "tpu"], "--device must be one of auto, cpu, cuda"),
+        (["--device", "cuda"], "device cuda"),
+        (["--seeds", "a-b"], "--seeds: expected 0-9 or 1,5,7, got 'a-b'"),
+        (["--seeds", "9-0"], "names no seed"),
+        (["--seed", "-1"], "must not be negative"),
+        (["--epochs", "0"], "--epochs must be at least 1"),
+        (["--hidden", "0"], "--hidden must be at least 1"),
+        (["--lr", "nan"], "--lr must be greater than 0"),
+        (["--json", "no/such/folder/x.json"], "--json: the folder of"),
+        (["--json", "."], "is a folder"),
+    ],
+)
+def test_errors_are_one_line(args, text, monkeypatch):
+    monkeypatch.delenv("SPARSEGRAD_DATA", raising=False)
+    if args == ["--device", "cuda"] and available("cuda"):
+        pytest.skip("there is a GPU")
+    result = run("train", "gcn", "--epochs", 1, *args)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert text in result.stderr
+
+
+def available(device):
+    try:
+        sg.zeros(1).to(device)
+    except sg.DeviceError:
+        return False
+    return True
+
+
+def test_unknown_options_and_values():
+    for args in (["--colour", "red"], ["--epochs", "many"]):
+        result = run("train", "gcn", *args)
+        assert result.exit_code == 2 and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("args", [[], ["train"], ["--help"], ["train", "gcn", "--help"]])
+def test_help(args):
+    result = run(*args)
+    assert result.exit_code in (0, 2)
+    assert "Usage" in result.output
+
+
+def test_info():
+    result = run("info")
+    assert result.exit_code == 0, result.output
+    assert f"sparsegrad {sg.__version__}" in result.stdout
+    assert re.search(r"^cpu: \w+$", result.stdout, re.M)
+    assert re.search(r"^cuda: .+$", result.stdout, re.M)
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra(missing):
+    script = (
+        "import sys, importlib.abc\n"
+        "class Block(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {missing!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "from sparsegrad.cli import app\n"
+        "app()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert 'pip install "sparsegrad-engine[cli]"' in done.stderr
+    assert f"needs {missing}" in done.stderr
+
+
+def test_module_runs_as_a_script():
+    done = subprocess.run(
+        [sys.executable, "-m", "sparsegrad.cli", "train", "gcn", "--device", "tpu"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: --device")

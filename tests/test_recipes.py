@@ -1,0 +1,276 @@
+"""Data sets, and training runs on them."""
+
+import dataclasses
+import io
+import os
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import sparsegrad as sg
+from sparsegrad.recipes import train_gcn
+
+FOLDER = os.environ.get("SPARSEGRAD_DATA")
+needs_data = pytest.mark.skipif(
+    not FOLDER, reason="SPARSEGRAD_DATA does not name a folder with planetoid/cora.npz"
+)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return sg.data.sbm(n=1000, n_features=400, seed=0)
+
+
+def without_edges(graph):
+    n = graph.n_nodes
+    nothing = sg.csr(np.zeros(n + 1, int), np.zeros(0, int), np.zeros(0, "f4"), (n, n))
+    return dataclasses.replace(graph, adjacency=nothing)
+
+
+# --- the block model ---------------------------------------------------------------------------
+
+
+def same(a, b):
+    if isinstance(a, sg.SparseTensor):
+        return a.pattern.same_as(b.pattern) and bool((a.values == b.values).data.all())
+    return bool((a == b).data.all()) if isinstance(a, sg.Tensor) else a == b
+
+
+def test_sbm_is_reproducible():
+    first, second, other = (sg.data.sbm(n=600, seed=seed) for seed in (3, 3, 4))
+    for field in dataclasses.fields(first):
+        assert same(getattr(first, field.name), getattr(second, field.name)), field.name
+    assert not same(first.adjacency, other.adjacency)
+    sg.manual_seed(0)
+    drawn = sg.randn(2)
+    sg.manual_seed(0)
+    sg.data.sbm(n=300, seed=1)  # has a generator of its own
+    assert same(drawn, sg.randn(2))
+
+
+def test_sbm_is_what_it_says():
+    graph = sg.data.sbm(n=3000, degree=6.0, homophily=0.8, seed=1)
+    A, X, y = graph.adjacency, graph.features, graph.labels.data
+    assert A.format == X.format == "csr" and A.is_coalesced and X.is_coalesced
+    B = A.T.to("csr")
+    assert (A.indices == B.indices).all() and (A.indptr == B.indptr).all()
+    assert not (A.row == A.col).any()
+    assert (A.values.data == 1).all()
+    assert abs(A.nnz / 3000 - 6) < 0.3
+    assert abs((y[A.row] == y[A.col]).mean() - 0.8) < 0.02
+    np.testing.assert_allclose(X.sum(1).data, 1, rtol=1e-5)
+    assert 10 < X.nnz / 3000 <= 15
+    assert np.bincount(y).tolist() == [600] * 5
+    train, val, test = (ids.data for ids in (graph.train, graph.val, graph.test))
+    assert np.bincount(y[train]).tolist() == [20] * 5
+    assert len(val) == 500 and len(test) == 1000
+    assert len(np.unique(np.concatenate((train, val, test)))) == 1600
+    assert repr(graph).startswith("Graph('sbm': 3000 nodes,")
+
+
+def test_sbm_at_the_edges_of_its_arguments():
+    lonely = sg.data.sbm(n=250, degree=0.0, words=0)
+    assert lonely.adjacency.nnz == lonely.features.nnz == 0
+    A = sg.data.sbm(n=250, homophily=1.0).adjacency
+    y = sg.data.sbm(n=250, homophily=1.0).labels.data
+    assert (y[A.row] == y[A.col]).all()
+    assert sg.data.sbm(n=200, n_classes=1, train_per_class=100).n_classes == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"n": 100}, "n must be at least"),
+        ({"degree": -1.0}, "degree"),
+        ({"homophily": 1.5}, "homophily"),
+        ({"topic": float("nan")}, "topic"),
+        ({"n_features": 2}, "n_features"),
+    ],
+)
+def test_sbm_errors(options, text):
+    with pytest.raises(ValueError, match=f"sbm: .*{text}"):
+        sg.data.sbm(**options)
+
+
+def test_graph_to(graph):
+    wide = graph.to(sg.float64)
+    assert wide.adjacency.dtype == wide.features.dtype == sg.float64
+    assert wide.labels is graph.labels
+    assert graph.to("cpu").n_features == graph.n_features
+    with pytest.raises(sg.DeviceError):
+        graph.to("cuda:9")
+
+
+# --- citation graphs ---------------------------------------------------------------------------
+
+
+def small(tmp_path, **changes):
+    """A file in the layout of cora.npz, of 1600 nodes."""
+    n = 1600
+    rng = np.random.default_rng(0)
+    X = sp.random_array((n, 30), density=0.1, format="csr", rng=rng)
+    held = {
+        "shape": np.array([n, 30]),
+        "x_indptr": X.indptr,
+        "x_indices": X.indices.astype(np.uint16),
+        "x_value": np.array([0.5], np.float32),
+        "edge_u": np.array([0, 1, 2, 5], np.uint16),
+        "edge_v": np.array([1, 2, 3, 5], np.uint16),
+        "y": (np.arange(n) % 3).astype(np.int8),
+        "train_idx": np.arange(60, dtype=np.int32),
+        "test_idx": np.arange(600, 1600, dtype=np.int32),
+    }
+    held |= changes
+    (tmp_path / "planetoid").mkdir()
+    np.savez(
+        tmp_path / "planetoid" / "cora.npz", **{k: v for k, v in held.items() if v is not None}
+    )
+    return held
+
+
+def test_planetoid(tmp_path, monkeypatch):
+    held = small(tmp_path)
+    monkeypatch.setenv("SPARSEGRAD_DATA", str(tmp_path))
+    graph = sg.data.planetoid("cora")
+    A = graph.adjacency
+    assert list(zip(A.row.tolist(), A.col.tolist(), strict=True)) == [
+        (0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2), (5, 5)
+    ]  # fmt: skip
+    assert "4 edges" in repr(graph) and graph.n_classes == 3
+    total = graph.features.sum(1).data
+    filled = np.diff(held["x_indptr"]) > 0
+    np.testing.assert_allclose(total[filled], 1, rtol=1e-6)
+    assert not total[~filled].any()
+    assert graph.val.tolist() == list(range(60, 560))
+
+
+@pytest.mark.parametrize("values", ["x_data", "x_code"])
+def test_planetoid_keeps_features_in_three_ways(tmp_path, values):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    nnz = len(small(tmp_path / "a")["x_indices"])
+    data = np.arange(1, nnz + 1, dtype=np.float32)
+    changes = {"x_data": data, "x_value": None}
+    if values == "x_code":
+        changes = {"x_levels": data, "x_code": np.arange(nnz), "x_value": None}
+    small(tmp_path / "b", **changes)
+    X = sg.data.planetoid("cora", tmp_path / "b").features
+    first = X.indptr[1]
+    np.testing.assert_allclose(X.values.data[:first], data[:first] / data[:first].sum(), rtol=1e-6)
+
+
+def test_planetoid_without_a_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("SPARSEGRAD_DATA", raising=False)
+    with pytest.raises(sg.data.DataError, match=r"SPARSEGRAD_DATA .* set it to the folder"):
+        sg.data.planetoid("cora")
+    monkeypatch.setenv("SPARSEGRAD_DATA", str(tmp_path))
+    with pytest.raises(sg.data.DataError, match=r"no planetoid.cora\.npz in the folder"):
+        sg.data.planetoid("cora")
+    with pytest.raises(sg.data.DataError, match="must be one of cora, citeseer, pubmed"):
+        sg.data.planetoid("../cora")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"y": None}, "lacks y"),
+        ({"y": np.zeros(3, int)}, r"y must have shape \(1600,\)"),
+        ({"y": np.full(1600, -1)}, "no class"),
+        ({"edge_u": np.array([9999])}, r"edge_u must hold node ids in \[0, 1600\)"),
+        ({"edge_u": np.array([1])}, "one length"),
+        ({"x_indices": np.array([1])}, "indptr"),
+        ({"x_value": None}, "x_value"),
+        ({"test_idx": np.arange(100, 200)}, "overlap"),
+        ({"shape": np.array(["a"], object)}, "not a readable .npz file"),
+    ],
+)
+def test_malformed_files(tmp_path, changes, text):
+    small(tmp_path, **changes)
+    with pytest.raises(sg.data.DataError, match=text):
+        sg.data.planetoid("cora", tmp_path)
+
+
+def test_a_file_that_is_no_archive(tmp_path):
+    (tmp_path / "planetoid").mkdir()
+    file = tmp_path / "planetoid" / "cora.npz"
+    array = io.BytesIO()
+    np.save(array, np.zeros(3))
+    for content in (b"", b"hello", b"PK\x03\x04 cut off", array.getvalue()):
+        file.write_bytes(content)
+        with pytest.raises(sg.data.DataError, match=r"cora\.npz is not a readable"):
+            sg.data.planetoid("cora", tmp_path)
+
+
+# --- the graph network -------------------------------------------------------------------------
+
+
+def test_gcn_learns_and_needs_the_edges(graph):
+    result = train_gcn(graph, epochs=60)
+    assert result.test_accuracy > 0.85
+    assert result.history[-1]["loss"] < 0.7 * result.history[0]["loss"]
+    assert train_gcn(without_edges(graph), epochs=60).test_accuracy < result.test_accuracy - 0.15
+
+
+def test_gcn_result(graph):
+    rows = []
+    result = train_gcn(graph, epochs=4, on_epoch=rows.append)
+    assert rows == result.history
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
+    best = max(rows, key=lambda row: (row["val_accuracy"], -row["val_loss"]))
+    assert (result.best_epoch, result.val_accuracy) == (best["epoch"], best["val_accuracy"])
+    assert result.dense_adjacency_bytes == 4 * 1000**2
+    assert result.adjacency_bytes < result.dense_adjacency_bytes / 50
+    A_hat = sg.nn.gcn_norm(graph.adjacency)
+    logits = result.model.eval()(graph.features, A_hat).detach().data[graph.test.data]
+    hits = logits.argmax(1) == graph.labels.data[graph.test.data]
+    assert result.test_accuracy == hits.mean()
+
+
+def test_gcn_is_reproducible(graph):
+    first, second, other = (train_gcn(graph, epochs=5, seed=seed) for seed in (7, 7, 8))
+    assert first.history == second.history and first.test_accuracy == second.test_accuracy
+    assert first.history != other.history
+
+
+def test_gcn_errors(graph):
+    with pytest.raises(ValueError, match="epochs"):
+        train_gcn(graph, epochs=0)
+    with pytest.raises(sg.DeviceError):
+        train_gcn(graph, epochs=1, device="cuda")
+
+
+def test_gradient_to_the_adjacency_on_request(graph):
+    """The forum's question: which edges matter? No square array is made to answer it."""
+    result = train_gcn(graph, epochs=2)
+    A = graph.adjacency.detach().clone().requires_grad_()
+    with sg.densify(budget=0, on_exceed="raise"):
+        logits = result.model.eval()(graph.features, sg.nn.gcn_norm(A))
+        sg.cross_entropy(logits[graph.test], graph.labels[graph.test]).backward()
+    assert A.grad.pattern.same_as(A.pattern)
+    assert np.count_nonzero(A.grad.values.data) > A.nnz / 2
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "nodes", "links", "features", "classes"),
+    [
+        ("cora", 2708, 5278, 1433, 7),
+        ("citeseer", 3327, 4676, 3703, 6),
+        ("pubmed", 19717, 44327, 500, 3),
+    ],
+)
+def test_planetoid_files(name, nodes, links, features, classes):
+    if not os.path.exists(os.path.join(FOLDER, "planetoid", f"{name}.npz")):
+        pytest.skip(f"SPARSEGRAD_DATA has no planetoid/{name}.npz")
+    graph = sg.data.planetoid(name)
+    assert f"{nodes} nodes, {links} edges, {features} features" in repr(graph)
+    split = tuple(len(ids) for ids in (graph.train, graph.val, graph.test))
+    assert graph.n_classes == classes and split == (20 * classes, 500, 1000)
+
+
+@needs_data
+def test_cora():
+    """One seed of ten; all of them: bench/results/gcn-cora.json."""
+    result = train_gcn(sg.data.planetoid("cora"), seed=0)
+    assert result.test_accuracy > 0.79

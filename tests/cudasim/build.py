@@ -1,0 +1,118 @@
+"""Compile the simulator and the kernels with g++; results are kept by the hash of their inputs."""
+
+import functools
+import hashlib
+import os
+import re
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from .errors import CompileError
+from .source import entry_points, plain_kernels, symbol, translate
+
+HERE = Path(__file__).resolve().parent
+DEVICE, NATIVE = HERE / "device", HERE / "native"
+CXX = os.environ.get("CUDASIM_CXX", "g++")
+
+# -ffp-contract=off: otherwise results would depend on the processor of the machine that tests.
+# -fno-gnu-unique: else a library stays loaded, and static members are shared between modules.
+_COMMON = [
+    *("-std=c++17", "-fPIC", "-w", "-ffp-contract=off"),
+    *("-fno-strict-aliasing", "-fno-gnu-unique"),
+]
+_PLAIN = ["-O2"]
+# The sanitizers' calls end in native/hooks.cpp; their libraries are never linked.
+# DWARF 4: in version 5, addr2line reads the file names of `#line` directives wrongly.
+_CHECK = [
+    *("-O1", "-gdwarf-4", "-fno-omit-frame-pointer", "-fno-exceptions"),
+    "-fsanitize=thread,alignment,bounds,signed-integer-overflow,shift,integer-divide-by-zero",
+]
+# CuPy's own generated kernels copy the padding of structs and write one value from many threads:
+# for them only bounds are checked.
+_CUPY_GENERATED = "#include <cupy/complex.cuh>"
+CHECK_BOUNDS, CHECK_ALL = 1, 2
+
+
+def cache_dir() -> Path:
+    """Where compiled libraries are kept: `CUDASIM_CACHE_DIR`, or a place of this user's own."""
+    chosen = os.environ.get("CUDASIM_CACHE_DIR")
+    default = Path(tempfile.gettempdir()) / f"cudasim-{os.getuid()}"
+    directory = Path(chosen) if chosen else default
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def run(command: Sequence[str | Path], text: str | None = None) -> str:
+    """Run a compiler and return what it printed; its complaints become a CompileError."""
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise CompileError(f"{command[0]} not found: the simulator needs g++ 12 or later") from None
+    if done.returncode:
+        raise CompileError(done.stderr)
+    return done.stdout
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def sources_digest() -> str:
+    """Of everything in this directory that can change what a kernel's library does."""
+    files = [*sorted(DEVICE.iterdir()), *sorted(NATIVE.iterdir())]
+    files += [HERE / "build.py", HERE / "source.py"]
+    return _digest(CXX, [file.read_text() for file in files])
+
+
+def _publish(made: Path, at: Path) -> None:
+    """Several test processes may build the same file: the last one in wins, all are whole."""
+    os.replace(made, at)
+
+
+def native_library() -> Path:
+    """The simulator: fibers, checks, and CuPy's entry points."""
+    library = cache_dir() / f"cudasim-{_digest(sources_digest(), sysconfig.get_paths())}.so"
+    if not library.exists():
+        made = library.with_suffix(f".{os.getpid()}")
+        include = sysconfig.get_paths()["include"]
+        files = sorted(NATIVE.glob("*.cpp"))
+        flags = ["-std=c++17", "-O2", "-g", "-fPIC", "-shared", f"-I{include}"]
+        run([CXX, *flags, "-o", made, *files, "-ldl"])
+        _publish(made, library)
+    return library
+
+
+def compile_kernels(
+    source: str, instances: Iterable[str], options: Iterable[str], check: bool
+) -> tuple[Path, dict[str, str]]:
+    """Return the library of a .cu text, and the symbol of each template instance asked for."""
+    instances = list(instances)
+    options = [option for option in options if re.match(r"-[DI]", option)]
+    flags = [*(_CHECK if check else _PLAIN), *_COMMON]
+    key = _digest(sources_digest(), source, instances, options, flags)
+    library = cache_dir() / f"kernels-{key}.so"
+    if not library.exists():
+        generated = source.lstrip().startswith(_CUPY_GENERATED)
+        text = f'#line 1 "{"cupy_generated.cu" if generated else "kernel.cu"}"\n{source}\n'
+        language = ["-x", "c++", "-", "-include", DEVICE / "cudasim.h", f"-I{DEVICE}"]
+        preprocessed = run([CXX, "-E", *language, *_COMMON, *options], text)
+        kernels = plain_kernels(preprocessed)
+        kernels += [kernel for kernel in instances if kernel not in kernels]
+        text = translate(preprocessed) + "".join(map(entry_points, kernels))
+        if check:
+            level = CHECK_BOUNDS if generated else CHECK_ALL
+            text += f'\nextern "C" {{ extern const int sim_check_level = {level}; }}\n'
+        made = library.with_suffix(f".{os.getpid()}")
+        # -Bsymbolic: kernels of one name in two libraries must not meet.
+        linking = ["-shared", "-Wl,-Bsymbolic", "-o", made]
+        # The sanitizer flags are for compiling only: when linking they would add the libraries.
+        unit = made.with_suffix(f".{os.getpid()}.o")
+        run([CXX, "-c", "-x", "c++-cpp-output", "-", "-o", unit, *flags], text)
+        run([CXX, *linking, unit])
+        unit.unlink()
+        _publish(made, library)
+    return library, {instance: symbol(instance) for instance in instances}

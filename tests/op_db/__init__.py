@@ -1,0 +1,14 @@
+"""The op table: one row per op, from which tests/test_ops.py generates every test.
+
+Rows stand in `rows_*.py`, one file a family, each with a list ROWS. Add rows there, not test files.
+"""
+
+from __future__ import annotations
+
+from op_db import rows_dense, rows_sparse
+from op_db.case import FORMATS, Draw, OpCase, Sparse
+
+OP_DB = [*rows_dense.ROWS, *rows_sparse.ROWS]
+assert len({case.name for case in OP_DB}) == len(OP_DB)
+
+__all__ = ["FORMATS", "OP_DB", "Draw", "OpCase", "Sparse"]

@@ -1,0 +1,102 @@
+# ruff: noqa: E501, F405  (a row is read as a row)
+"""Rows of sparse ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import sparsegrad as sg
+from op_db.case import FORMATS, OpCase, Sparse
+from op_db.samples import *  # noqa: F403
+
+
+def _sddmm(x: Any, y: Any, at: Any) -> Any:
+    return sg.sddmm(x, y, at)
+
+
+ROWS = [
+    OpCase("spmm", sg.spmm, np.matmul, sparse_dense, "spmm_p", FORMATS, bilinear=True,
+           huge=lambda d: ((d.huge(), d.dense(10**6, 1)), {}), errors=(
+        (lambda: sg.spmm(eye(), sg.ones(3, 1)), sg.ShapeError, r"spmm: .*A: \(2, 2\), x: \(3, 1\)"),
+    )),
+    OpCase("spmm[heads]", sg.spmm, lambda a, x: np.einsum("mnh,nhk->mhk", a, x),
+           sparse_dense_heads, None, FORMATS, bilinear=True),
+    OpCase("spmm[transposed]", lambda a, x: a.T @ x, lambda a, x: a.T @ x,
+           lambda d: (((a, d.dense(a.shape[0], 2)), {}) for a in d.every_kind()), None, FORMATS,
+           bilinear=True, huge=lambda d: ((d.huge(), d.dense(10**6, 1)), {})),
+    OpCase("matmul[dense,sparse]", sg.matmul, np.matmul, dense_sparse, None, FORMATS,
+           bilinear=True, huge=lambda d: ((d.dense(1, 10**6), d.huge()), {})),
+    OpCase("sddmm", _sddmm, lambda x, y, at: (x @ y.T) * at.dense(np.ones(at.coords.shape[1])),
+           sddmm_samples, "sddmm_p",
+           FORMATS, bilinear=True,
+           huge=lambda d: ((d.dense(10**6, 1), d.dense(10**6, 1)), {"at": d.huge()}), errors=(
+        (lambda: sg.sddmm(sg.ones(2, 3), sg.ones(2, 2), eye()), sg.ShapeError, "sddmm: shapes do not fit"),
+        (lambda: sg.sddmm(sg.ones(2, 3), sg.ones(2, 3), 5), TypeError, "sddmm: pattern must be"),
+    )),
+    OpCase("add[sparse,sparse]", sg.add, np.add, two_sparse, None, FORMATS, bilinear=True,
+           huge=lambda d: ((d.huge(), d.huge()), {}), errors=(
+        (lambda: eye() + sg.coo([[0], [0]], [1.0], (3, 3)), sg.ShapeError, r"add: .*\(2, 2\), b: \(3, 3\)"),
+        (lambda: eye() + 1, sg.DensifyError, "add: a number would be added to every absent cell"),
+    )),
+    OpCase("sub[sparse,sparse]", sg.sub, np.subtract, two_sparse, None, FORMATS, bilinear=True,
+           huge=lambda d: ((d.huge(), d.huge()), {})),
+    OpCase("add[sparse,dense]", sg.add, np.add, sparse_and_full, "add_rows_p", FORMATS,
+           bilinear=True),
+    OpCase("sub[dense,sparse]", lambda a, x: x - a, lambda a, x: x - a, sparse_and_full, None,
+           FORMATS, bilinear=True),
+    OpCase("mul[sparse,sparse]", sg.mul, np.multiply, two_sparse, None, FORMATS, bilinear=True,
+           huge=lambda d: ((d.huge(), d.huge()), {})),
+    OpCase("mul[sparse,dense]", sg.mul, np.multiply, sparse_broadcast, None, FORMATS,
+           bilinear=True, huge=lambda d: ((d.huge(), d.dense(1, 10**6)), {}), errors=(
+        (lambda: eye() * sg.ones(3), sg.ShapeError, r"mul: shapes do not broadcast; got sparse: \(2, 2\)"),
+    )),
+    OpCase("div[sparse,dense]", sg.div, np.divide, sparse_broadcast, None, FORMATS,
+           huge=lambda d: ((d.huge(), d.away(10**6, 1)), {}), errors=(
+        (lambda: sg.ones(2, 2) / eye(), sg.DensifyError, "div: dividing by a sparse tensor"),
+    )),
+    OpCase("mul[sparse,scalar]", lambda a: -a * 2 / 4, lambda a: -a * 2 / 4, one_sparse_or_hybrid,
+           None, FORMATS, bilinear=True, huge=lambda d: ((d.huge(),), {})),
+    *(
+        OpCase(f"{name}[sparse]", getattr(sg, name), ref, maker, None, FORMATS,
+               huge=lambda d: ((Sparse(*(lambda h: (h.coords, np.abs(h.values), h.shape))(d.huge())),), {}))
+        for name, ref, maker in (
+            ("tanh", np.tanh, one_sparse), ("sqrt", np.sqrt, one_sparse_positive),
+            ("relu", lambda x: np.maximum(x, 0), one_sparse_positive), ("abs", np.abs, one_sparse_positive),
+        )
+    ),
+    OpCase("pow[sparse]", lambda a: a**2, lambda a: a**2, one_sparse, None, FORMATS,
+           huge=lambda d: ((d.huge(),), {}), errors=(
+        (lambda: eye() ** 0, sg.DensifyError, "pow: a sparse tensor can be raised to a positive"),
+        (lambda: sg.exp(eye()), sg.DensifyError, "exp: absent entries .* would become 1"),
+        (lambda: sg.sigmoid(eye()), sg.DensifyError, "sigmoid: absent entries .* 0.5"),
+    )),
+    OpCase("sum[sparse]", sg.sum, ref_reduce(np.sum), sparse_reductions, None, FORMATS,
+           bilinear=True, huge=lambda d: ((d.huge(),), {"dim": 1})),
+    OpCase("mean[sparse]", sg.mean, ref_reduce(np.mean),
+           lambda d: (((d.sparse(4, 3),), {"dim": dim}) for dim in (None, 0, 1)), None, FORMATS,
+           bilinear=True, huge=lambda d: ((d.huge(),), {"dim": 0})),
+    OpCase("coalesce", sg.coalesce, np.copy, one_sparse_or_hybrid, None, FORMATS, bilinear=True,
+           huge=lambda d: ((d.huge(),), {})),
+    OpCase("to_dense", sg.to_dense, np.copy, one_sparse_or_hybrid, "put_entries_p", FORMATS,
+           bilinear=True),
+    *(
+        OpCase(f"to_format[{fmt}]", lambda a, fmt=fmt: a.to(fmt), np.copy, one_sparse_or_hybrid,
+               "reorder_p", FORMATS, bilinear=True, huge=lambda d: ((d.huge(),), {}))
+        for fmt in FORMATS
+    ),
+    OpCase("transpose[sparse]", lambda a: a.T, np.transpose, one_sparse, None, FORMATS,
+           bilinear=True, huge=lambda d: ((d.huge(),), {})),
+    OpCase("to_sparse", lambda x: sg.to_sparse(x * 1.0), np.copy,
+           lambda d: iter([((d.away(3, 4),), {}), ((d.away(0, 4),), {})]), "entries_p",
+           bilinear=False, order=2),
+    *(
+        OpCase(f"softmax[sparse,{dim}]", lambda a, dim=dim: sg.softmax(a, dim),
+               lambda a, dim=dim: ref_masked_softmax(a.dense(), a.mask(), dim), one_sparse,
+               None, FORMATS, raw=True, huge=lambda d: ((d.huge(),), {}), errors=(
+            (lambda: sg.softmax(eye(), 2), sg.ShapeError, "softmax: needs two sparse dimensions"),
+        ))
+        for dim in (0, 1)
+    ),
+]  # fmt: skip

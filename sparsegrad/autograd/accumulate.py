@@ -21,7 +21,7 @@ from sparsegrad.ops.elementwise import add_p, cast, clone_p
 from sparsegrad.ops.index import put_rows_p
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import broadcast_p, cat_p, reshape_p
-from sparsegrad.ops.sparse_structure import coalesce, entries_p
+from sparsegrad.ops.sparse_structure import coalesce, entries_p, split_dense
 from sparsegrad.sparse_tensor import SparseTensor, wrap
 from sparsegrad.structure import plan
 from sparsegrad.structure.pattern import Pattern
@@ -70,63 +70,61 @@ class SparseSum:
 
 
 def _merge(parts: list[SparseTensor]) -> SparseTensor:
-    dims = max(part.sparse_dim for part in parts)
-    if dims > 1 and any(part.sparse_dim == 1 for part in parts):
-        return _merge_kinds(parts, dims)
+    kinds = sorted({part.sparse_dim for part in parts})
+    if len(kinds) > 1:
+        out, *finer = (_merge([p for p in parts if p.sparse_dim == dims]) for dims in kinds)
+        for cells in finer:
+            out = _meet(out, cells)
+        return out
     xp = parts[0].pattern.core.backend.xp
     shape = parts[0].pattern.shape
-    first = parts[0]
+    first, dims = parts[0], kinds[0]
     if dims == 1 and first.nnz == shape[0] and first.is_coalesced:  # full range: scatter
         values = first.values
         for part in parts[1:]:
             rows = put_rows_p(part.values, index=part.row, n=shape[0])
             values = add_p(values, rows)
         return wrap(values, first.pattern)
-    coords = [xp.concatenate(c) for c in zip(*(p.pattern.coords for p in parts), strict=True)]
-    listed = Pattern.coo(coords, shape, check=False, copy=False)
-    out = coalesce(wrap(cat_p(*(p.values for p in parts), axis=0), listed))
+    if len(parts) == 1:
+        listed = first
+    else:
+        coords = [xp.concatenate(c) for c in zip(*(p.pattern.coords for p in parts), strict=True)]
+        both = Pattern.coo(coords, shape, check=False, copy=False)
+        listed = wrap(cat_p(*(p.values for p in parts), axis=0), both)
+    out = coalesce(listed)
     if dims == 1 and out.nnz > _FULL * shape[0]:
         every = Pattern.coo([xp.arange(shape[0])], shape, check=False, copy=False)
         return wrap(put_rows_p(out.values, index=out.row, n=shape[0]), every)
     return out
 
 
-def _merge_kinds(parts: list[SparseTensor], dims: int) -> SparseTensor:
-    """Row-sparse and element-sparse meet as row-sparse if that stores no more."""
-    rows = [part for part in parts if part.sparse_dim == 1]
-    cells = _merge([part for part in parts if part.sparse_dim == dims])
-    row_part = _merge(rows) if len(rows) > 1 else coalesce(rows[0])
+def _meet(rows: SparseTensor, cells: SparseTensor) -> SparseTensor:
+    """Row-sparse and element-sparse meet as row-sparse if that stores no more, else
+    element-sparse. `rows` has fewer sparse dimensions, and "row" means an index over those."""
+    sizes = cells.shape[rows.sparse_dim : cells.sparse_dim]
     width = 1
-    for n in cells.shape[1:dims]:
-        width *= n
-    xp = cells.pattern.core.backend.xp
-    touched = xp.unique(cells.row)
-    if touched.size * width <= cells.nnz + row_part.nnz * width:
-        return _merge([row_part, _as_rows(cells, touched, dims)])
-    return _merge([_as_cells(row_part, cells, dims), cells])
-
-
-def _as_rows(cells: SparseTensor, touched: Any, dims: int) -> SparseTensor:
-    xp = cells.pattern.core.backend.xp
-    sizes = cells.shape[1:dims]
-    flat = xp.searchsorted(touched, cells.row)
-    for c, n in zip(cells.pattern.coords[1:], sizes, strict=True):
-        flat = flat * n + c
-    count = int(touched.size)
     for n in sizes:
+        width *= n
+    lead = cells.pattern.coords[: rows.sparse_dim]
+    listed = Pattern.coo(list(lead), rows.pattern.shape, check=False, copy=False)
+    touched = plan.coalesce(listed).pattern
+    _, known = plan.locate(touched, rows.pattern)
+    slots, _ = plan.locate(listed, touched)
+    added = int(touched.nnz - known.sum()) * width
+    if added <= cells.nnz - int(known[slots].sum()):
+        return _merge([rows, _as_rows(cells, touched, slots, sizes)])
+    dense = cells.sparse_dim - rows.sparse_dim
+    return _merge([split_dense(rows, dense), cells])
+
+
+def _as_rows(cells: SparseTensor, touched: Pattern, slots: Any, sizes: Any) -> SparseTensor:
+    flat = slots.astype("int64")
+    count = touched.nnz
+    for c, n in zip(cells.pattern.coords[touched.ndim :], sizes, strict=True):
+        flat = flat * n + c
         count *= n
     values = put_rows_p(cells.values, index=flat, n=count)
-    values = reshape_p(values, shape=(int(touched.size), *cells.shape[1:]))
-    return wrap(values, Pattern.coo([touched], cells.shape[:1], check=False, copy=False))
-
-
-def _as_cells(rows: SparseTensor, like: SparseTensor, dims: int) -> SparseTensor:
-    xp = rows.pattern.core.backend.xp
-    sizes = rows.shape[1:dims]
-    grid = xp.indices((rows.nnz, *sizes)).reshape(dims, -1)
-    coords = [rows.row[grid[0]], *grid[1:]]
-    values = reshape_p(rows.values, shape=(grid.shape[1], *rows.shape[dims:]))
-    return wrap(values, Pattern.coo(coords, like.pattern.shape, check=False, copy=False))
+    return wrap(reshape_p(values, shape=(touched.nnz, *cells.shape[touched.ndim :])), touched)
 
 
 def _settled(g: Any) -> Any:
@@ -225,14 +223,14 @@ class _Algebra:
 
     def fresh(self, result: Any, g: Any, g_owned: bool, saved: Any) -> bool:
         """Whether nobody but the engine holds the memory of a rule's result."""
-        if isinstance(result, SparseSum) or type(g) is list:
-            return False
+        if isinstance(result, SparseSum) or type(g) is list or type(saved) is tuple:
+            return False  # a tuple: a user's Function, which may return whatever it holds
         data = _memory(result)
         memory = _memory(g)
         if data.base is None:  # owns its memory: new, unless it is g's or was saved
             if data is memory:
                 return g_owned
-            return not any(s is data or (isinstance(s, Tensor) and s.data is data) for s in saved)
+            return not any(_holds(s, data) for s in saved)
         if _owner(data) is not _owner(memory) or not g_owned:
             return False
         return all(n < 2 or s != 0 for n, s in zip(data.shape, data.strides, strict=True))
@@ -260,13 +258,13 @@ class _Algebra:
                 g = _settled(self.add(_settled(held), g, False))
         else:
             g = _detached(g)
+            if isinstance(g, SparseSum) or (not owned and (held is None or g._is_sparse)):
+                g = _copied(g)  # terms wait to be merged: nobody else may change them
             if held is not None:
                 mine = isinstance(held, Tensor) and not held._requires_grad and _writable(held)
                 g = self.add(held, g, mine)
                 if mine:
                     g._bump()
-            elif not owned:
-                g = _copied(g)
         tensor._grad = g
 
 
@@ -324,6 +322,13 @@ def _memory(x: Any) -> Any:
     return x.values.data if isinstance(x, SparseTensor) else x.data
 
 
+def _holds(saved: Any, data: Any) -> bool:
+    """Whether something that was saved for a rule is this array."""
+    if type(saved) is tuple:  # variadic inputs
+        return any(_holds(s, data) for s in saved)
+    return saved is data or (isinstance(saved, Tensor) and saved.data is data)
+
+
 def _owner(array: Any) -> Any:
     return array if array.base is None else array.base
 
@@ -340,7 +345,7 @@ def _detached(g: Any) -> Any:
 
 def _copied(g: Any) -> Any:
     if isinstance(g, SparseSum):
-        return g  # its parts are only ever replaced, never changed
+        return SparseSum([_copied(part) for part in g.parts])
     return wrap(clone_p(g.values), g.pattern) if isinstance(g, SparseTensor) else clone_p(g)
 
 

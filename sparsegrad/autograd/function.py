@@ -56,8 +56,8 @@ class _FunctionNode(Node):
 
     def pull(self, g: Any, wanted: Sequence[bool] | None) -> list[Any]:
         upstream = [
-            _as_output(gi, *out)
-            for gi, out in zip(g if self.n_out > 1 else [g], self.outs, strict=True)
+            _as_output(self._dense(gi, pattern), meta, pattern)
+            for gi, (meta, pattern) in zip(g if self.n_out > 1 else [g], self.outs, strict=True)
         ]
         self.ctx._saved = tuple(self._recall(entry) for entry in self.saved)
         try:
@@ -75,6 +75,14 @@ class _FunctionNode(Node):
             for i, pattern in zip(self.positions, self.patterns, strict=True)
             for g in (results[i],)
         ]
+
+    def _dense(self, g: Any, pattern: Any) -> Any:
+        """`g` itself, or made dense (an event) if `backward` does not take a sparse one."""
+        if not isinstance(g, SparseTensor) or (pattern is None and self.function.sparse_g):
+            return g
+        if pattern is not None:  # sparse over entries: O(nnz)
+            return g.to_dense()
+        return g._densify(f"backward of {self.name}")
 
     def _values(self, g: Any, pattern: Any) -> Any:
         if isinstance(g, SparseTensor):
@@ -131,7 +139,12 @@ class Function:
     there is none); it is written in ops, so that it can be differentiated again. The gradient of
     a dense argument may be a SparseTensor; that of a sparse argument is a SparseTensor on its
     pattern.
+
+    sparse_g: set it to True in a class whose `backward` takes a row-sparse gradient of a dense
+        output (what a gather sends back); otherwise that is made dense, which is an event.
     """
+
+    sparse_g = False
 
     @staticmethod
     def forward(ctx: FunctionContext, *args: Any, **kwargs: Any) -> Any:
@@ -173,10 +186,10 @@ def _record(cls: Any, ctx: Any, args: tuple[Any, ...], results: tuple[Any, ...])
     saved = []
     for t in ctx._saved:
         at = next((i for i, r in enumerate(results) if r is t), None)
-        if at is None:
+        if at is None or any(t is a for a in args):  # an input, even if it is also returned
             saved.append(_Saved(t, None, _count(t)))
         else:
-            saved.append(_Saved(arrays[at], at, 0))
+            saved.append(_Saved(arrays[at], at, _count(t)))
     node = _FunctionNode(tuple(edges), tuple(saved))
     node.function, node.ctx, node.positions, node.n_out = cls, ctx, positions, len(results)
     node.patterns = tuple(getattr(args[i], "pattern", None) for i in positions)
@@ -190,5 +203,10 @@ def _record(cls: Any, ctx: Any, args: tuple[Any, ...], results: tuple[Any, ...])
             outs.append(results[i])
             continue
         values = _make(array, node, i)
+        made = _values_of(results[i])
+        shared = made._counter() if any(results[i] is a for a in args) else made._version
+        if shared is not None:  # an input or a view of one
+            values._version = shared
+            node.out_versions = {**(node.out_versions or {}), i: shared}
         outs.append(values if pattern is None else wrap(values, pattern))
     return tuple(outs)

@@ -156,12 +156,12 @@ class CpuJit(Cpu):
             return super().segment_sum(values, indptr)
         wide, indptr_, width = plan
         cuts, carried = _row_chunks(indptr_, True)
-        out = np.empty((len(indptr) - 1, width), dtype=wide)
-        carry = np.empty((len(cuts) * bool(carried.size), width), dtype=wide)
-        args = (cuts, indptr_, _array(values, wide, (len(values), width)), carry, out)
+        rows = len(indptr) - 1
+        out = np.empty((rows + len(cuts) * bool(carried.size), width), dtype=wide)
+        args = (cuts, indptr_, _array(values, wide, (len(values), width)), out)
         launch(_kernel("segment_sum", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
-        _add_carries(out, cuts, carried, carry)
-        return _result(out, values.dtype, (len(out), *values.shape[1:]))
+        out = _add_carries(out, rows, cuts, carried)
+        return _result(out, values.dtype, (rows, *values.shape[1:]))
 
     def segment_max(self, values: Array, indptr: Array) -> Array:
         plan = self._segments(values, indptr)
@@ -235,13 +235,12 @@ class CpuJit(Cpu):
         if values.strides[0] == 0 and nnz > 1:  # one value for all entries, stored once
             values, step = values[:1], 0
         scalars = _array(values, wide, (len(values), heads))
-        out = np.empty((m, heads, k), dtype=wide)
-        carry = np.empty((len(cuts) * bool(carried.size), heads, k), dtype=wide)
+        out = np.empty((m + len(cuts) * bool(carried.size), heads, k), dtype=wide)
         dense = _array(x, wide, (n, heads, k))
-        args = (cuts, indptr, indices, positions, scalars, step, dense, carry, out)
+        args = (cuts, indptr, indices, positions, scalars, step, dense, out)
         kernel = _kernel("spmv" if k == 1 else "spmm", wide, indptr.dtype)
         launch(kernel, args, len(cuts) - 1, nnz * heads * k + out.size)
-        _add_carries(out, cuts, carried, carry)
+        out = _add_carries(out, m, cuts, carried)
         return _result(out, x.dtype, (m, *x.shape[1:]))
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
@@ -343,10 +342,11 @@ def _row_chunks(indptr: Array, split: bool) -> tuple[Array, Array]:
     return cuts, carried
 
 
-def _add_carries(out: Array, cuts: Array, carried: Array, carry: Array) -> None:
-    """Add what chunks found of rows that began in an earlier one, in order."""
+def _add_carries(out: Array, rows: int, cuts: Array, carried: Array) -> Array:
+    """The rows of `out`, plus what chunks found of rows that began in an earlier one, in order."""
     for t in carried:
-        out[cuts[t, 0] - 1] += carry[t]
+        out[cuts[t, 0] - 1] += out[rows + t]
+    return out[:rows]
 
 
 def _row_plan(pattern: Any) -> tuple[Array, Array, Array, Array, Array] | None:

@@ -95,14 +95,15 @@ def cut_rows(indptr, n, split, cuts):
 # loop over k columns.
 
 
-@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3 >F3")
-def spmm(ticket, cuts, indptr, indices, positions, values, step, x, carry, out):
+@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3")
+def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
     """out (m, H, k) = A @ x, four entries a pass over an output row.
 
     values (nnz, H), or (1, H) with step 0. The values of entry e are at positions[e], or at e if
-    there are no positions. carry[t] is the sum of the first entries of chunk t that belong to a
-    row of an earlier one.
+    there are no positions. What chunk t finds of a row that began in an earlier chunk goes to
+    row m + t of `out`.
     """
+    m = indptr.size - 1
     heads, k = x.shape[1], x.shape[2]
     flat = x.ravel()
     fetched = uint64(min(k, _FETCH // x.itemsize))
@@ -118,7 +119,7 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, carry, out):
         for i in range(owned - lead, cuts[t + 1, 0]):
             begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
             for h in range(heads):
-                c = out[i, h] if i >= owned else carry[t, h]
+                c = out[i if i >= owned else m + t, h]
                 for j in range(k):
                     c[j] = 0
                 e = begin
@@ -148,9 +149,10 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, carry, out):
                     e += 1
 
 
-@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3 >F3")
-def spmv(ticket, cuts, indptr, indices, positions, values, step, x, carry, out):
+@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3")
+def spmv(ticket, cuts, indptr, indices, positions, values, step, x, out):
     """`spmm` for k = 1: sums along the entries instead of across the columns."""
+    m = indptr.size - 1
     permuted = positions.size > 0
     by = uint64(step)
     while True:
@@ -170,10 +172,7 @@ def spmv(ticket, cuts, indptr, indices, positions, values, step, x, carry, out):
                 else:
                     for e in range(begin, end):
                         total += values[uint64(e) * by, h] * x[uint64(indices[e]), h, 0]
-                if i >= owned:
-                    out[i, h, 0] = total
-                else:
-                    carry[t, h, 0] = total
+                out[i if i >= owned else m + t, h, 0] = total
 
 
 @kernel(">n1 <n2 <I1 <I1 <I1 <F3 <F3 >F2")
@@ -254,19 +253,19 @@ def _sum_rows(begin, end, values, c):
         e += 1
 
 
-@kernel(">n1 <n2 <I1 <F2 >F2 >F2")
-def segment_sum(ticket, cuts, indptr, values, carry, out):
-    """out (s, D) = the sums of the runs of values (nnz, D)."""
+@kernel(">n1 <n2 <I1 <F2 >F2")
+def segment_sum(ticket, cuts, indptr, values, out):
+    """out (s, D) = the sums of the runs of values (nnz, D); parts of long runs as in `spmm`."""
+    m = indptr.size - 1
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
             return
-        last = cuts[t + 1, 1]
-        lead = min(int64(indptr[cuts[t, 0]]), last)
-        if cuts[t, 1] < lead:
-            _sum_rows(cuts[t, 1], lead, values, carry[t])
-        for i in range(cuts[t, 0], cuts[t + 1, 0]):
-            _sum_rows(int64(indptr[i]), min(int64(indptr[i + 1]), last), values, out[i])
+        owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
+        lead = 1 if first < min(int64(indptr[owned]), last) else 0
+        for i in range(owned - lead, cuts[t + 1, 0]):
+            begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+            _sum_rows(begin, end, values, out[i if i >= owned else m + t])
 
 
 @inlined(set())

@@ -9,7 +9,7 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.segment import segment_sum_p
-from sparsegrad.ops.shape import reshape_p
+from sparsegrad.ops.shape import permute_p, reshape_p
 from sparsegrad.structure import plan
 from sparsegrad.structure.pattern import Pattern
 
@@ -150,6 +150,36 @@ def to_sparse(x: Any, format: Any = "coo", dense_dims: int = 0) -> Any:
     if format != "coo":
         pattern, _ = pattern.to(format)
     return wrap(entries_p(x, pattern=pattern), pattern)
+
+
+def split_dense(A: Any, count: int) -> Any:
+    """The first `count` dense dimensions made sparse: every cell of them becomes an entry."""
+    from sparsegrad.sparse_tensor import wrap
+
+    if not count:
+        return A
+    xp = A.pattern.core.backend.xp
+    sizes = A.values.shape[1 : 1 + count]
+    grid = xp.indices((A.nnz, *sizes)).reshape(1 + count, -1)
+    coords = [*(c[grid[0]] for c in A.pattern.coords), *grid[1:]]
+    pattern = Pattern.coo(coords, A.shape[: A.sparse_dim + count], check=False, copy=False)
+    return wrap(reshape_p(A.values, shape=(grid.shape[1], *A.values.shape[1 + count :])), pattern)
+
+
+@permute_p.defsparse
+def _permute(A: Any, *, axes: tuple[int, ...]) -> Any:
+    """Sparse dimensions lead; a dense one that moves before a sparse one becomes sparse."""
+    from sparsegrad.sparse_tensor import wrap
+
+    last = max(i for i, axis in enumerate(axes) if axis < A.sparse_dim)  # last sparse place
+    A = split_dense(A, max(axes[: last + 1]) + 1 - A.sparse_dim)
+    sparse = A.sparse_dim
+    lead, tail = axes[:sparse], axes[sparse:]
+    coords = A.pattern.coords
+    pattern = Pattern.coo(
+        [coords[a] for a in lead], tuple(A.shape[a] for a in lead), check=False, copy=False
+    )
+    return wrap(permute_p(A.values, axes=(0, *(a - sparse + 1 for a in tail))), pattern)
 
 
 def at_entries(x: Any, pattern: Pattern) -> Any:

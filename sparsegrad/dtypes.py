@@ -113,7 +113,10 @@ def result_type(*operands: Any) -> np.dtype:
         if result is None:
             result = held
         elif held is not None and _RANK[held.kind] > _RANK[result.kind]:
-            result = promote_types(result, held)
+            if result.kind == "f":  # a complex number does not widen the float it meets
+                result = complex128 if result == float64 else complex64
+            else:
+                result = promote_types(result, held)
     if result is None:
         raise DtypeError("promotion: no operands")
     return result

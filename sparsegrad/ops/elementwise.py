@@ -9,7 +9,6 @@ from sparsegrad import dtypes, random
 from sparsegrad.engine.primitive import primitive
 
 if TYPE_CHECKING:
-
     from sparsegrad.tensor import Tensor
 
 __all__ = [
@@ -419,7 +418,8 @@ def where(mask: Any, a: Any, b: Any) -> Tensor:
     mask = as_tensor(mask, dtypes.bool_)
     if not hasattr(a, "shape") and not hasattr(b, "shape"):
         a = as_tensor(a)
-    return where_p(a, b, mask=mask.data)
+    recorded = getattr(a, "requires_grad", False) or getattr(b, "requires_grad", False)
+    return where_p(a, b, mask=mask.data.copy() if recorded else mask.data)
 
 
 def clone(x: Any) -> Any:

@@ -61,7 +61,15 @@ def raw_index(index: Any) -> Any:
 
 def getitem(x: Any, index: Any) -> Any:
     """x[index] with a dense gradient, as in PyTorch."""
-    return getitem_p(x, index=raw_index(index))
+    index = raw_index(index)
+    return getitem_p(x, index=_kept(index) if x.requires_grad else index)
+
+
+def _kept(index: Any) -> Any:
+    """An index whose arrays nobody else can change before the backward pass."""
+    if isinstance(index, tuple):
+        return tuple(_kept(part) for part in index)
+    return index.copy() if hasattr(index, "dtype") else index
 
 
 # ---- one element per position along an axis ----------------------------------------------------

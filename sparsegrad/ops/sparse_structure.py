@@ -171,15 +171,12 @@ def _permute(A: Any, *, axes: tuple[int, ...]) -> Any:
     """Sparse dimensions lead; a dense one that moves before a sparse one becomes sparse."""
     from sparsegrad.sparse_tensor import wrap
 
-    last = max(i for i, axis in enumerate(axes) if axis < A.sparse_dim)  # last sparse place
-    A = split_dense(A, max(axes[: last + 1]) + 1 - A.sparse_dim)
-    sparse = A.sparse_dim
-    lead, tail = axes[:sparse], axes[sparse:]
-    coords = A.pattern.coords
-    pattern = Pattern.coo(
-        [coords[a] for a in lead], tuple(A.shape[a] for a in lead), check=False, copy=False
-    )
-    return wrap(permute_p(A.values, axes=(0, *(a - sparse + 1 for a in tail))), pattern)
+    lead = next(n for n in range(A.sparse_dim, A.ndim + 1) if set(axes[:n]) == set(range(n)))
+    A = split_dense(A, lead - A.sparse_dim)
+    coords, shape = A.pattern.coords, tuple(A.shape[a] for a in axes[:lead])
+    pattern = Pattern.coo([coords[a] for a in axes[:lead]], shape, check=False, copy=False)
+    tail = (0, *(a - lead + 1 for a in axes[lead:]))
+    return wrap(permute_p(A.values, axes=tail), pattern)
 
 
 def at_entries(x: Any, pattern: Pattern) -> Any:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -207,6 +208,18 @@ def test_to_changes_dtype_in_place():
     with pytest.raises(sg.DeviceError):
         model.to("cuda:7")
     assert model.to("cpu").scale.dtype == sg.float64
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_modules_can_be_copied(copied):
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).eval()
+    twin = copied(model)
+    assert not twin.training and twin[0].weight is not model[0].weight
+    np.testing.assert_array_equal(twin[0].weight.data, model[0].weight.data)
+    twin.zero_grad()
+    with sg.no_grad():
+        twin[0].weight.zero_()
+    assert model[0].weight.data.any()
 
 
 def test_repr_shows_the_tree():
@@ -458,3 +471,48 @@ def test_nothing_dense_of_a_million_nodes():
     with sg.densify(budget=0, on_exceed="raise"):
         conv(x, nn.gcn_norm(A)).sum().backward()
     assert A.grad.nnz == 3 and conv.weight.grad.shape == (4, 2)
+
+
+# --- what users met elsewhere ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", ["coo", "csr", "csc"])
+def test_ac_01_gradient_of_the_adjacency_of_two_layers(fmt):
+    A = sg.coo([[0, 1], [1, 0]], [2.0, 3.0], (2, 2)).to(fmt).requires_grad_()
+    X = sg.tensor([[1.0], [2.0]])
+    Y = A @ (A @ X)
+    assert Y.tolist() == [[6.0], [12.0]]
+    Y.sum().backward()
+    assert A.grad.pattern is A.pattern
+    assert A.grad.to("coo").values.tolist() == [9.0, 6.0]
+
+
+@pytest.mark.parametrize("fmt", ["coo", "csr", "csc"])
+def test_ac_13_the_reference_numbers_of_sparse_mm(fmt):
+    A = sg.coo([[0, 0, 1], [0, 2, 1]], [1.0, 2.0, 3.0], (2, 3)).to(fmt).requires_grad_()
+    B = sg.tensor([[0.0, 1.0], [2.0, 0.0], [0.0, 0.0]], requires_grad=True)
+    Y = A @ B
+    assert Y.tolist() == [[0.0, 1.0], [6.0, 0.0]]
+    Y.sum().backward()
+    assert A.grad.to("coo").values.tolist() == [1.0, 0.0, 2.0]  # the zero is explicit
+    assert B.grad.tolist() == [[1.0, 1.0], [3.0, 3.0], [2.0, 2.0]]
+
+
+def test_ac_02_memory_of_the_backward_pass():
+    """Where another library asks for 45 GiB: a small multiple of the dense operand."""
+    n, nnz, k = 110_000, 860_000, 200
+    draw = rng()
+    A = sg.coo(draw.integers(0, n, (2, nnz)), draw.random(nnz, "f4"), (n, n), requires_grad=True)
+    x = sg.tensor(draw.random((n, k), "f4"), requires_grad=True)
+    tracemalloc.start()
+    try:
+        (A @ x).sum().backward()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * x.nbytes + 20 * A.nbytes
+    assert A.values.grad.shape == (nnz,)
+    assert A.grad.is_coalesced and A.grad.shape == (n, n)
+    e = 12345  # dA[i, j] is the sum of row j of x
+    found = A.values.grad.data[e]
+    np.testing.assert_allclose(found, x.data[A.col[e]].sum(), rtol=1e-5)

@@ -26,4 +26,4 @@ from sparsegrad.optim.adam import Adam
 from sparsegrad.optim.optimizer import Optimizer
 from sparsegrad.optim.sgd import SGD
 
-__all__ = ["SGD", "Adam", "Optimizer"]
+__all__ = ["Adam", "Optimizer", "SGD"]

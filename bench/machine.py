@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -153,6 +154,8 @@ def set_threads(n: int, torch: bool) -> Iterator[dict[str, int]]:
     cpu_jit.set_num_threads(n)
     said["sparsegrad"] = cpu_jit.get_num_threads()
     said["scipy.sparse"] = 1  # it has no parallel product
+    if "jax" in sys.modules:
+        said["jax"] = cores()  # its pool is made at import and cannot be resized
     if torch:
         import torch as library
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LOSS", "losses", "markdown", "read", "summary", "write_json"]
+__all__ = ["LOSS", "losses", "markdown", "read", "rivals", "summary", "write_json"]
 
 LOSS = 1.0  # ratio to the best peer below which we lost
 BUSY = 0.1  # cores taken by others above which a result is marked
@@ -41,26 +41,48 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 # ---- what it says ------------------------------------------------------------------------------
-def _row(entry: Entry, name: str | None) -> Mapping[str, Any] | None:
-    return next((row for row in entry["candidates"] if row["name"] == name), None)
-
-
 def _ours(entry: Entry) -> Mapping[str, Any]:
     return next(row for row in entry["candidates"] if row["role"] == "ours")
 
 
-def _best_ratio(entry: Entry) -> Mapping[str, float] | None:
-    best = _row(entry, entry["best_peer"])
-    return best.get("ratio") if best else None
+def rivals(document: Mapping[str, Any], entry: Entry) -> list[dict[str, Any]]:
+    """Peers of an entry, fastest first: name, seconds and ratio, each at its best thread count.
+
+    Whoever may use two threads may also use one. Where a peer is faster with fewer threads, that
+    run counts (its ratio is then one of medians of two runs, not taken within rounds).
+    """
+    ours = _ours(entry).get("seconds")
+    if not ours:
+        return []
+    best: dict[str, dict[str, Any]] = {}
+    for other in document["results"]:
+        same = (other["case"], other["variant"]) == (entry["case"], entry["variant"])
+        if not same or (other["threads"] or 0) > (entry["threads"] or 0):
+            continue
+        here = other["threads"] == entry["threads"]
+        for row in other["candidates"]:
+            if row["role"] != "peer" or "seconds" not in row:
+                continue
+            name = row["name"] if here else f"{row['name']}, {_threads(other['threads'])}"
+            ratio = {key: x / ours["median"] for key, x in row["seconds"].items()}
+            found = {
+                "name": name,
+                "seconds": row["seconds"],
+                "ratio": row["ratio"] if here else ratio,
+            }
+            held = best.get(row["name"])
+            if held is None or row["seconds"]["median"] < held["seconds"]["median"]:
+                best[row["name"]] = found
+    return sorted(best.values(), key=lambda peer: peer["seconds"]["median"])
 
 
-def losses(document: Mapping[str, Any]) -> list[tuple[Entry, Mapping[str, Any]]]:
+def losses(document: Mapping[str, Any]) -> list[tuple[Entry, dict[str, Any]]]:
     """Every peer that was faster than us, worst first."""
     found = [
-        (entry, row)
+        (entry, peer)
         for entry in document["results"]
-        for row in entry["candidates"]
-        if row["role"] == "peer" and "ratio" in row and row["ratio"]["median"] < LOSS
+        for peer in rivals(document, entry)
+        if peer["ratio"]["median"] < LOSS
     ]
     return sorted(found, key=lambda pair: pair[1]["ratio"]["median"])
 
@@ -69,9 +91,8 @@ def summary(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Per case and thread count: geometric mean, lowest and highest ratio to the best peer."""
     groups: dict[tuple[str, Any], list[float]] = {}
     for entry in document["results"]:
-        ratio = _best_ratio(entry)
-        if ratio:
-            groups.setdefault((entry["case"], entry["threads"]), []).append(ratio["median"])
+        for best in rivals(document, entry)[:1]:
+            groups.setdefault((entry["case"], entry["threads"]), []).append(best["ratio"]["median"])
     return [
         {
             "case": case,
@@ -115,6 +136,8 @@ def _head(d: Mapping[str, Any]) -> str:
     if d.get("load_before"):
         before, after = d["load_before"][0], d.get("load_after", d["load_before"])[0]
         lines.append(f"- load average when it began {before}, when it ended {after}")
+    if any("memory" in row for entry in d["results"] for row in entry["candidates"]):
+        lines.append(f"- peak extra memory: {d['memory_method']}, results included")
     if d["size"] != "full":
         lines.append(f"- **size {d['size']}: shows that it runs, and nothing about speed**")
     return "\n".join(lines)
@@ -135,7 +158,23 @@ def _overview(d: Mapping[str, Any]) -> str:
     if not rows:
         return "No peer is installed: there is nothing to compare with."
     head = ("case", "threads", "variants", "geometric mean", "lowest", "highest")
-    return "## Ratio to the best peer\n\n" + _table(head, rows)
+    text = "## Ratio to the best peer\n\n" + _table(head, rows)
+    every = [
+        (
+            entry["case"],
+            entry["variant"]["label"],
+            _threads(entry["threads"]),
+            _time(_ours(entry)["seconds"]["median"]),
+            best["name"],
+            _time(best["seconds"]["median"]),
+            _ratio(best["ratio"]),
+            _ratio(entry["noise"]),
+        )
+        for entry in d["results"]
+        for best in rivals(d, entry)[:1]
+    ]
+    head = ("case", "variant", "threads", "ours", "best peer", "its time", "ratio", "A/A")
+    return f"{text}\n\n{_table(head, every)}"
 
 
 def _case(entries: list[Entry]) -> str:
@@ -199,11 +238,11 @@ def _losses(d: Mapping[str, Any]) -> str:
             entry["case"],
             entry["variant"]["label"],
             _threads(entry["threads"]),
-            row["name"],
-            _ratio(row["ratio"]),
+            peer["name"],
+            _ratio(peer["ratio"]),
             _ratio(entry["noise"]),
         )
-        for entry, row in found
+        for entry, peer in found
     ]
     head = ("case", "variant", "threads", "faster", "ratio", "A/A")
     return "## Losses\n\nEvery peer that was faster, worst first.\n\n" + _table(head, rows)

@@ -246,10 +246,21 @@ def test_json_is_read_back(document, tmp_path):
 
 
 def test_every_loss_is_listed(document):
-    assert [r["name"] for _, r in report.losses(document)] == ["fast", "fast"]
+    # "fast" at 1 thread is no faster than at 2, so each entry has a loss of its own
+    assert [peer["name"] for _, peer in report.losses(document)] == ["fast", "fast"]
     text = report.markdown(document)
     losses = text.partition("## Losses")[2]
     assert "| fake | of size tiny | 2 threads | fast | 0.50× [0.50–0.50] | 1.00×" in losses
+
+
+def test_a_peer_counts_with_the_threads_it_is_best_with(document):
+    two, one = document["results"]
+    faster = [r | {"seconds": Spread(0.2, 0.1, 0.4).as_dict()} for r in one["candidates"][1:3]]
+    changed = document | {"results": [two, one | {"candidates": [one["candidates"][0], *faster]}]}
+    slow, fast = report.rivals(changed, two)
+    assert (slow["name"], fast["name"]) == ("slow, 1 thread", "fast, 1 thread")
+    assert slow["ratio"] == pytest.approx({"median": 0.1, "q1": 0.05, "q3": 0.2})
+    assert [peer["name"] for peer in report.rivals(document, one)] == ["fast", "slow"]
 
 
 def test_summary_is_per_case_and_thread_count(document):

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad.backends import joins, solvers
 from sparsegrad.dtypes import accumulator
 from sparsegrad.errors import PatternError
 
@@ -174,7 +175,121 @@ class Backend:
             out[part] = (x[row[part]] * y[col[part]].astype(wide, copy=False)).sum(axis=-1)
         return out
 
+    def spmm_extreme(
+        self, pattern: Any, values: Array, x: Array, least: bool
+    ) -> tuple[Array, Array]:
+        """Largest (or least) products values[e] * x[col] of each row: values (nnz, *H),
+        x (n, *H, k) -> (m, *H, k), and the entry each came from.
+
+        The first entry by column wins ties, nan wins over numbers; an empty row gives 0 and
+        entry -1. The pattern must be coalesced.
+        """
+        xp, (m, nnz) = self.xp, (pattern.shape[0], pattern.nnz)
+        better = xp.minimum if least else xp.maximum
+        out = xp.full((m, *x.shape[1:]), _worst(x.dtype, least), dtype=x.dtype)
+        entry = xp.full(out.shape, nnz, dtype=np.int64)  # in row-major order at first
+        indptr, col, positions = pattern.sorted_rows()
+        row = self.expand(indptr, nnz)
+        v = values if positions is None else values[positions]
+        parts = _chunks(nnz, x.size // max(1, len(x)))
+        with np.errstate(invalid="ignore"):
+            for part in parts:
+                better.at(out, row[part], v[part, ..., None] * x[col[part]])
+        for part in parts:
+            product, best = v[part, ..., None] * x[col[part]], out[row[part]]
+            hit = (product == best) | (product != product)
+            place = xp.arange(part.start, part.stop).reshape(-1, *(1,) * (out.ndim - 1))
+            xp.minimum.at(entry, row[part], xp.where(hit, place, nnz))
+        return _listed(xp, out, entry, positions, nnz)
+
+    def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
+        """Sorted coordinates (row, col) of the stored entries of a sparse @ sparse product.
+
+        Counts are 64-bit; what is held at a time is a chunk of products and the distinct entries
+        found so far.
+        """
+        xp, shape = self.xp, (left.shape[0], right.shape[1])
+        indptr, cols, _ = left.sorted_rows()
+        rows = self.expand(indptr, cols.size)
+        r_indptr, r_cols, _ = right.sorted_rows()
+        found = [(rows[:0], r_cols[:0])]
+        for e, f in joins.pairs(self, cols, r_indptr):
+            found.append(self._distinct(rows[e], r_cols[f], shape))
+        return self._distinct(*(xp.concatenate(c) for c in zip(*found, strict=True)), shape)
+
+    def _distinct(self, row: Array, col: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
+        order = self.sort_coo((row, col), shape)
+        if order is not None:
+            row, col = row[order], col[order]
+        new = self.xp.ones(row.size, dtype=bool)
+        new[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
+        return row[new], col[new]
+
+    def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
+        """Sparse @ sparse: a (nnz, *H) on left (m, k), b (nnz, *H) on right (k, n) -> values
+        (nnz, *H) on `out` (m, n), which holds every entry of the product. Patterns are coalesced.
+        """
+        return self._product(left, a, right, b, out, "mask")
+
+    def spgemm_masked(self, left: Any, a: Array, right: Any, b: Array, mask: Any) -> Array:
+        """Entries of sparse @ sparse at a coalesced pattern only: (nnz of mask, *H); the rest of
+        the product is never stored."""
+        return self._product(left, a, right, b, mask, None)
+
+    def _product(
+        self, left: Any, a: Array, right: Any, b: Array, mask: Any, way: str | None
+    ) -> Array:
+        out = self.xp.zeros((mask.nnz, *a.shape[1:]), dtype=accumulator(a.dtype))
+        for e, f, t in joins.triples(self, left, right, mask, way):
+            self.scatter_add(out, t, a[e].astype(out.dtype, copy=False) * b[f])
+        return out.astype(a.dtype, copy=False)
+
+    # ---- sparse solvers: SciPy on the host -----------------------------------------------------
+    def factorize(self, pattern: Any, values: Array) -> Any:
+        """An LU factorization of the square matrix: `.solve(b, transposed)` gives x (n, k)."""
+        return solvers.Factor(pattern.shape, self._csr(pattern, values), self.asarray)
+
+    def triangular_solve(
+        self, pattern: Any, values: Array, b: Array, lower: bool, unit: bool
+    ) -> Array:
+        """x (n, k) of A @ x = b (n, k) for a coalesced triangular A; `unit`: A + I is meant, and
+        no diagonal is stored."""
+        args = self._csr(pattern, values), self.to_host(b), lower, unit
+        return self.asarray(solvers.triangular(*args))
+
+    def krylov(self, pattern: Any, values: Array, b: Array, options: Any) -> Array:
+        """x (n, k) of A @ x = b (n, k), column by column, by `options.method`."""
+        return self.asarray(
+            solvers.krylov(self._csr(pattern, values), pattern.shape, self.to_host(b), options)
+        )
+
+    def _csr(self, pattern: Any, values: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(data, indices, indptr) in host memory, columns sorted."""
+        indptr, cols, positions = pattern.sorted_rows()
+        data = values if positions is None else values[positions]
+        return self.to_host(data), self.to_host(cols), self.to_host(indptr)
+
+
 
 def _chunks(n: int, width: int) -> list[slice]:
     step = max(1, _CHUNK // max(1, width))
     return [slice(i, min(i + step, n)) for i in range(0, n, step)]
+
+
+def _worst(dtype: np.dtype, least: bool) -> Any:
+    if dtype.kind == "f":
+        return np.inf if least else -np.inf
+    if dtype.kind == "b":
+        return least
+    return np.iinfo(dtype).max if least else np.iinfo(dtype).min
+
+
+def _listed(
+    xp: Any, out: Array, entry: Array, positions: Array | None, nnz: int
+) -> tuple[Array, Array]:
+    """Row-major entries as entries of the pattern; 0 and -1 where a row has none."""
+    none = entry == nnz
+    out[none] = 0
+    if nnz and positions is not None:
+        entry = positions[xp.where(none, 0, entry)]
+    return out, xp.where(none, -1, entry)

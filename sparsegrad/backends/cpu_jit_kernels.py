@@ -8,15 +8,28 @@ for negative ones, no overflow of offsets). Two-dimensional arrays are (entries 
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
 from numba import float32, float64, int64, njit, types, uint64
 from numba.extending import intrinsic, overload
 
 from sparsegrad.backends.cpu_jit_launch import Kernel
+from sparsegrad.backends.cpu_jit_vector import (
+    SHORT,
+    WIDE,
+    draw,
+    load,
+    load_short,
+    muladd,
+    prefetch,
+    store,
+    sum_lanes,
+    zero,
+    zero_short,
+)
 
 # Sums may be reordered (vector accumulators) and fused; NaN and infinity keep their meaning.
 _FAST = {"contract", "reassoc", "nsz"}
 _AHEAD = 8  # entries between fetching a row of x and using it
+_NEAR = 1 << 21  # bytes of x that the cache next to a core may hold: nothing is fetched ahead
 _LINE = 64  # bytes
 _FETCH = 4 * _LINE  # bytes of a row to fetch; the processor notices the run and fetches the rest
 _NARROW = 16  # columns below which a loop over them is too short for vector code
@@ -32,35 +45,6 @@ def inlined(flags: set[str]):
     """Decorator: a part of kernels. A call that passes views counts their references, which
     costs as much as a short row."""
     return njit(fastmath=flags, error_model="numpy", forceinline=True)
-
-
-@intrinsic
-def draw(typingctx, ticket):
-    """The next task number, atomically."""
-
-    def codegen(context, builder, signature, args):
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        one = context.get_constant(types.int64, 1)
-        return builder.atomic_rmw("add", array.data, one, "monotonic")
-
-    return types.int64(ticket), codegen
-
-
-@intrinsic
-def prefetch(typingctx, array, index):
-    """Start loading the cache line that holds the element at a flat offset."""
-
-    def codegen(context, builder, signature, args):
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        address = builder.gep(data, [args[1]])
-        i32 = ir.IntType(32)
-        function_type = ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
-        name = f"llvm.prefetch.p0{'' if address.type.is_opaque else address.type.pointee}"
-        function = builder.module.declare_intrinsic(name, fnty=function_type)
-        builder.call(function, [address, i32(0), i32(3), i32(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.uint64), codegen
 
 
 # ---- chunks ------------------------------------------------------------------------------------
@@ -90,26 +74,31 @@ def cut_rows(indptr, n, split, cuts):
 
 
 # ---- sparse products ---------------------------------------------------------------------------
-# One function each, not one for a row: a call per row costs as much as a row of eight entries
-# (reference counts of the views). Heads are the outer loop, so that the inner one is a plain
-# loop over k columns.
+# Rows are walked in one function each: a call per row costs as much as a row of eight entries
+# (reference counts of the views). Heads are an outer loop.
+
+
+@inlined(set())
+def _place(positions, e, step):
+    """Where the values of entry e are; no positions stands for 0, 1, ..."""
+    return uint64(positions[e]) * step if positions.size > 0 else uint64(e) * step
 
 
 @kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3")
 def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
-    """out (m, H, k) = A @ x, four entries a pass over an output row.
+    """out (m, H, k) = A @ x, with a block of an output row in registers.
 
     values (nnz, H), or (1, H) with step 0. The values of entry e are at positions[e], or at e if
     there are no positions. What chunk t finds of a row that began in an earlier chunk goes to
     row m + t of `out`.
     """
-    m = indptr.size - 1
-    heads, k = x.shape[1], x.shape[2]
-    flat = x.ravel()
-    fetched = uint64(min(k, _FETCH // x.itemsize))
-    line = uint64(_LINE // x.itemsize)
-    permuted = positions.size > 0
-    by = uint64(step)
+    m, heads, k = indptr.size - 1, uint64(x.shape[1]), uint64(x.shape[2])
+    xs, outs = x.ravel(), out.ravel()
+    stride, step_ = heads * k, uint64(step)
+    one, none = x.dtype.type(1), x.dtype.type(0)
+    wide, short = uint64(WIDE // x.itemsize), uint64(SHORT // x.itemsize)
+    four = uint64(4) * wide
+    far = x.size * x.itemsize > _NEAR
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
@@ -118,35 +107,62 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
         lead = 1 if first < min(int64(indptr[owned]), last) else 0
         for i in range(owned - lead, cuts[t + 1, 0]):
             begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+            row = uint64(i if i >= owned else m + t) * stride
             for h in range(heads):
-                c = out[i if i >= owned else m + t, h]
-                for j in range(k):
-                    c[j] = 0
-                e = begin
-                while e + 4 <= end:
-                    if e + _AHEAD + 4 <= indices.size:
-                        for ahead in range(e + _AHEAD, e + _AHEAD + 4):
-                            start = uint64(indices[ahead]) * uint64(heads) + uint64(h)
-                            for j in range(uint64(0), fetched, line):
-                                prefetch(flat, start * uint64(k) + j)
-                    if permuted:
-                        p0, p1 = uint64(positions[e]) * by, uint64(positions[e + 1]) * by
-                        p2, p3 = uint64(positions[e + 2]) * by, uint64(positions[e + 3]) * by
-                    else:
-                        p0, p1 = uint64(e) * by, uint64(e + 1) * by
-                        p2, p3 = uint64(e + 2) * by, uint64(e + 3) * by
-                    a0, a1, a2, a3 = values[p0, h], values[p1, h], values[p2, h], values[p3, h]
-                    b0, b1 = x[uint64(indices[e]), h], x[uint64(indices[e + 1]), h]
-                    b2, b3 = x[uint64(indices[e + 2]), h], x[uint64(indices[e + 3]), h]
-                    for j in range(k):
-                        c[j] += a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j]
-                    e += 4
-                while e < end:
-                    a = values[uint64(positions[e]) * by if permuted else uint64(e) * by, h]
-                    b = x[uint64(indices[e]), h]
-                    for j in range(k):
-                        c[j] += a * b[j]
-                    e += 1
+                j, stop = h * k, (h + uint64(1)) * k
+                while j + four <= stop:
+                    c0, c1, c2, c3 = zero(x), zero(x), zero(x), zero(x)
+                    for e in range(begin, end):
+                        if far and e + _AHEAD < indices.size:
+                            b = uint64(indices[e + _AHEAD]) * stride + j
+                            prefetch(xs, b)
+                            prefetch(xs, b + wide)
+                            prefetch(xs, b + wide + wide)
+                            prefetch(xs, b + wide + wide + wide)
+                        a = values[_place(positions, e, step_), h]
+                        b = uint64(indices[e]) * stride + j
+                        c0 = muladd(c0, a, load(xs, b))
+                        c1 = muladd(c1, a, load(xs, b + wide))
+                        c2 = muladd(c2, a, load(xs, b + wide + wide))
+                        c3 = muladd(c3, a, load(xs, b + wide + wide + wide))
+                    store(outs, row + j, c0)
+                    store(outs, row + j + wide, c1)
+                    store(outs, row + j + wide + wide, c2)
+                    store(outs, row + j + wide + wide + wide, c3)
+                    j += four
+                while j < stop and k >= wide:
+                    j = min(j, stop - wide)  # the last block may overlap the one before
+                    c0, c1 = zero(x), zero(x)
+                    e = begin
+                    while e + 2 <= end:
+                        if far and e + _AHEAD + 1 < indices.size:
+                            prefetch(xs, uint64(indices[e + _AHEAD]) * stride + j)
+                            prefetch(xs, uint64(indices[e + _AHEAD + 1]) * stride + j)
+                        a = values[_place(positions, e, step_), h]
+                        c0 = muladd(c0, a, load(xs, uint64(indices[e]) * stride + j))
+                        a = values[_place(positions, e + 1, step_), h]
+                        c1 = muladd(c1, a, load(xs, uint64(indices[e + 1]) * stride + j))
+                        e += 2
+                    if e < end:
+                        a = values[_place(positions, e, step_), h]
+                        c0 = muladd(c0, a, load(xs, uint64(indices[e]) * stride + j))
+                    store(outs, row + j, muladd(c0, one, c1))
+                    j += wide
+                while j < stop and k >= short:
+                    j = min(j, stop - short)
+                    c = zero_short(x)
+                    for e in range(begin, end):
+                        a = values[_place(positions, e, step_), h]
+                        c = muladd(c, a, load_short(xs, uint64(indices[e]) * stride + j))
+                    store(outs, row + j, c)
+                    j += short
+                while j < stop:
+                    s = none
+                    for e in range(begin, end):
+                        a = values[_place(positions, e, step_), h]
+                        s += a * xs[uint64(indices[e]) * stride + j]
+                    outs[row + j] = s
+                    j += uint64(1)
 
 
 @kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3")
@@ -181,12 +197,13 @@ def sddmm(ticket, cuts, indptr, indices, positions, x, y, out):
 
     Four entries a pass over a row of x, each with its own accumulator.
     """
-    heads, k = x.shape[1], x.shape[2]
-    flat = y.ravel()
-    fetched = uint64(min(k, _FETCH // y.itemsize))
-    line = uint64(_LINE // y.itemsize)
-    permuted = positions.size > 0
-    zero = y.dtype.type(0)  # a literal 0.0 would make float32 sums float64
+    heads, k = uint64(x.shape[1]), uint64(x.shape[2])
+    xs, ys = x.ravel(), y.ravel()
+    stride, one = heads * k, uint64(1)
+    none = x.dtype.type(0)  # a literal 0.0 would make float32 sums float64
+    wide, short = uint64(WIDE // y.itemsize), uint64(SHORT // y.itemsize)
+    fetched = min(k, uint64(_FETCH // y.itemsize))
+    far = y.size * y.itemsize > _NEAR
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
@@ -196,36 +213,68 @@ def sddmm(ticket, cuts, indptr, indices, positions, x, y, out):
         for i in range(owned - lead, cuts[t + 1, 0]):
             begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
             for h in range(heads):
-                a = x[i, h]
+                row = uint64(i) * stride + h * k
                 e = begin
                 while e + 4 <= end:
-                    if e + _AHEAD + 4 <= indices.size:
+                    if far and e + _AHEAD + 4 <= indices.size:
                         for ahead in range(e + _AHEAD, e + _AHEAD + 4):
-                            start = uint64(indices[ahead]) * uint64(heads) + uint64(h)
-                            for j in range(uint64(0), fetched, line):
-                                prefetch(flat, start * uint64(k) + j)
-                    b0, b1 = y[uint64(indices[e]), h], y[uint64(indices[e + 1]), h]
-                    b2, b3 = y[uint64(indices[e + 2]), h], y[uint64(indices[e + 3]), h]
-                    s0, s1, s2, s3 = zero, zero, zero, zero
-                    for j in range(k):
-                        s0 += a[j] * b0[j]
-                        s1 += a[j] * b1[j]
-                        s2 += a[j] * b2[j]
-                        s3 += a[j] * b3[j]
-                    if permuted:
-                        out[uint64(positions[e]), h] = s0
-                        out[uint64(positions[e + 1]), h] = s1
-                        out[uint64(positions[e + 2]), h] = s2
-                        out[uint64(positions[e + 3]), h] = s3
-                    else:
-                        out[e, h], out[e + 1, h], out[e + 2, h], out[e + 3, h] = s0, s1, s2, s3
+                            b = uint64(indices[ahead]) * stride + h * k
+                            for j in range(uint64(0), fetched, wide):
+                                prefetch(ys, b + j)
+                    b0 = uint64(indices[e]) * stride + h * k
+                    b1 = uint64(indices[e + 1]) * stride + h * k
+                    b2 = uint64(indices[e + 2]) * stride + h * k
+                    b3 = uint64(indices[e + 3]) * stride + h * k
+                    s0, s1, s2, s3 = none, none, none, none
+                    j = uint64(0)
+                    if k >= wide:
+                        v0, v1, v2, v3 = zero(y), zero(y), zero(y), zero(y)
+                        while j + wide <= k:
+                            a = load(xs, row + j)
+                            v0 = muladd(v0, a, load(ys, b0 + j))
+                            v1 = muladd(v1, a, load(ys, b1 + j))
+                            v2 = muladd(v2, a, load(ys, b2 + j))
+                            v3 = muladd(v3, a, load(ys, b3 + j))
+                            j += wide
+                        s0, s1, s2, s3 = sum_lanes(v0), sum_lanes(v1), sum_lanes(v2), sum_lanes(v3)
+                    if j + short <= k:
+                        w0, w1, w2, w3 = zero_short(y), zero_short(y), zero_short(y), zero_short(y)
+                        while j + short <= k:
+                            a4 = load_short(xs, row + j)
+                            w0 = muladd(w0, a4, load_short(ys, b0 + j))
+                            w1 = muladd(w1, a4, load_short(ys, b1 + j))
+                            w2 = muladd(w2, a4, load_short(ys, b2 + j))
+                            w3 = muladd(w3, a4, load_short(ys, b3 + j))
+                            j += short
+                        s0 += sum_lanes(w0)
+                        s1 += sum_lanes(w1)
+                        s2 += sum_lanes(w2)
+                        s3 += sum_lanes(w3)
+                    while j < k:
+                        s0 += xs[row + j] * ys[b0 + j]
+                        s1 += xs[row + j] * ys[b1 + j]
+                        s2 += xs[row + j] * ys[b2 + j]
+                        s3 += xs[row + j] * ys[b3 + j]
+                        j += uint64(1)
+                    out[_place(positions, e, one), h] = s0
+                    out[_place(positions, e + 1, one), h] = s1
+                    out[_place(positions, e + 2, one), h] = s2
+                    out[_place(positions, e + 3, one), h] = s3
                     e += 4
                 while e < end:
-                    b = y[uint64(indices[e]), h]
-                    s = zero
-                    for j in range(k):
-                        s += a[j] * b[j]
-                    out[uint64(positions[e]) if permuted else uint64(e), h] = s
+                    b0 = uint64(indices[e]) * stride + h * k
+                    s0 = none
+                    j = uint64(0)
+                    if k >= wide:
+                        v0 = zero(y)
+                        while j + wide <= k:
+                            v0 = muladd(v0, load(xs, row + j), load(ys, b0 + j))
+                            j += wide
+                        s0 = sum_lanes(v0)
+                    while j < k:
+                        s0 += xs[row + j] * ys[b0 + j]
+                        j += uint64(1)
+                    out[_place(positions, e, one), h] = s0
                     e += 1
 
 

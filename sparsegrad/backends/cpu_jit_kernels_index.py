@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from numba import int64, uint64
 
-from sparsegrad.backends.cpu_jit_kernels import draw, kernel
+from sparsegrad.backends.cpu_jit_kernels import kernel
+from sparsegrad.backends.cpu_jit_vector import draw
 
 
 @kernel("<I1 <I1", "I")

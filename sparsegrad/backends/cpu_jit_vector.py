@@ -1,0 +1,170 @@
+"""Short vectors for Numba kernels: a few machine registers as one value.
+
+LLVM turns plain loops into vector code well, but keeps a sum over entries in memory (it cannot
+know that output and input rows do not overlap) and pays for entering each loop. With these a
+kernel holds a block of an output row in registers: 64 bytes are one AVX-512 register, two of AVX2
+and four of NEON or SSE.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+__all__ = [
+    "SHORT",
+    "WIDE",
+    "draw",
+    "load",
+    "load_short",
+    "muladd",
+    "prefetch",
+    "store",
+    "sum_lanes",
+    "zero",
+    "zero_short",
+]
+
+WIDE, SHORT = 64, 16  # bytes
+
+
+class Vector(types.Type):
+    """Numba's type of a vector of floats."""
+
+    def __init__(self, element: Any, size: int) -> None:
+        self.element, self.lanes = element, size * 8 // element.bitwidth
+        super().__init__(name=f"Vector({element} x {self.lanes})")
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, vector: Vector) -> None:
+        element = manager.lookup(vector.element).get_value_type()
+        super().__init__(manager, vector, ir.VectorType(element, vector.lanes))
+
+
+def _address(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [offset])
+
+
+def _zero(size: int) -> Any:
+    @intrinsic
+    def zero(typingctx, array):
+        """A vector of zeros of the array's dtype."""
+
+        def codegen(context, builder, signature, args):
+            return ir.Constant(context.get_value_type(signature.return_type), None)
+
+        return Vector(array.dtype, size)(array), codegen
+
+    return zero
+
+
+def _load(size: int) -> Any:
+    @intrinsic
+    def load(typingctx, array, offset):
+        """The vector that starts at a flat offset."""
+
+        def codegen(context, builder, signature, args):
+            vector = context.get_value_type(signature.return_type)
+            address = _address(context, builder, signature.args[0], *args)
+            address = builder.bitcast(address, vector.as_pointer())
+            return builder.load(address, align=array.dtype.bitwidth // 8)
+
+        return Vector(array.dtype, size)(array, types.uint64), codegen
+
+    return load
+
+
+zero, zero_short = _zero(WIDE), _zero(SHORT)
+load, load_short = _load(WIDE), _load(SHORT)
+
+
+@intrinsic
+def store(typingctx, array, offset, vector):
+    """Write a vector at a flat offset."""
+
+    def codegen(context, builder, signature, args):
+        address = _address(context, builder, signature.args[0], *args[:2])
+        address = builder.bitcast(address, args[2].type.as_pointer())
+        builder.store(args[2], address, align=vector.element.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64, vector), codegen
+
+
+@intrinsic
+def muladd(typingctx, total, factor, vector):
+    """total + factor * vector, where the factor is a number or a vector."""
+
+    def codegen(context, builder, signature, args):
+        total_, factor_, vector_ = args
+        if not isinstance(factor, Vector):
+            shape, lane = total_.type, ir.IntType(32)
+            undefined = ir.Constant(shape, ir.Undefined)
+            factor_ = builder.insert_element(undefined, factor_, lane(0))
+            everywhere = ir.Constant(ir.VectorType(lane, shape.count), [0] * shape.count)
+            factor_ = builder.shuffle_vector(factor_, undefined, everywhere)
+        product = builder.fmul(factor_, vector_, flags=("contract",))
+        return builder.fadd(total_, product, flags=("contract",))
+
+    kind = factor if isinstance(factor, Vector) else total.element
+    return total(total, kind, total), codegen
+
+
+@intrinsic
+def sum_lanes(typingctx, vector):
+    """The sum of a vector's elements, pairwise."""
+
+    def codegen(context, builder, signature, args):
+        (part,) = args
+        lane, count = ir.IntType(32), vector.lanes
+        while count > 1:
+            count //= 2
+            halves = [
+                builder.shuffle_vector(
+                    part,
+                    ir.Constant(part.type, ir.Undefined),
+                    ir.Constant(ir.VectorType(lane, count), list(range(first, first + count))),
+                )
+                for first in (0, count)
+            ]
+            part = builder.fadd(*halves)
+        return builder.extract_element(part, lane(0))
+
+    return vector.element(vector), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, offset):
+    """Start loading the cache line that holds the element at a flat offset."""
+
+    def codegen(context, builder, signature, args):
+        byte, i32 = ir.IntType(8), ir.IntType(32)
+        address = _address(context, builder, signature.args[0], *args)
+        address = builder.bitcast(address, byte.as_pointer())
+        function_type = ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
+        # Since LLVM 17 pointers have no type, and intrinsics no name for it.
+        opaque = str(address.type) == "ptr"
+        name = "llvm.prefetch.p0" if opaque else "llvm.prefetch.p0i8"
+        function = builder.module.declare_intrinsic(name, fnty=function_type)
+        builder.call(function, [address, i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64), codegen
+
+
+@intrinsic
+def draw(typingctx, ticket):
+    """The next task number, atomically."""
+
+    def codegen(context, builder, signature, args):
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        one = context.get_constant(types.int64, 1)
+        return builder.atomic_rmw("add", array.data, one, "monotonic")
+
+    return types.int64(ticket), codegen

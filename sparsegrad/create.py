@@ -209,7 +209,8 @@ def from_scipy(matrix: Any, requires_grad: bool = False) -> SparseTensor:
     >>> import sparsegrad as sg
     >>> import scipy.sparse
     >>> sg.from_scipy(scipy.sparse.eye_array(3, format="csr"))
-    SparseTensor(shape=(3, 3), nnz=3, format='csr', dtype=float64)
+    SparseTensor(shape=(3, 3), nnz=3, density=0.333, format='csr', dtype=float64, device='cpu',
+                 (0, 0): 1., (1, 1): 1., (2, 2): 1.)
     """
     fmt = getattr(matrix, "format", None)
     if fmt is None:

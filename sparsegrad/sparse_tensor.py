@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad import display
 from sparsegrad.device import Device
 from sparsegrad.engine import differentiate, graph
 from sparsegrad.engine.mode import report_densify
@@ -157,13 +158,20 @@ class SparseTensor(Operators):
         return self.shape[0]
 
     def __repr__(self) -> str:
-        notes = f", dense_dims={self.dense_dim}" if self.dense_dim else ""
-        notes += f", dtype={self.dtype}"
-        if self.grad_fn is not None:
-            notes += f", grad_fn={self.grad_fn!r}"
-        elif self.requires_grad:
-            notes += ", requires_grad=True"
-        return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, format={self.format!r}{notes})"
+        return display.as_text(self)
+
+    def _repr_html_(self) -> str:
+        return display.as_html(self)
+
+    def spy(self, ax: Any = None) -> Any:
+        """Draw where the entries of a matrix of any size are, and return the matplotlib axis.
+
+        Entries are counted in at most 500 × 500 cells; colours are logarithmic. Needs the extra
+        `plot`. Raises ShapeError unless there are two sparse dimensions.
+
+        ax: the axis to draw on; the current one by default.
+        """
+        return display.spy(self, ax)
 
     # ---- autograd: the values', seen on the pattern --------------------------------------------
     @property

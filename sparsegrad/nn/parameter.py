@@ -34,7 +34,8 @@ class Parameter(Tensor, metaclass=_ParameterType):
     >>> sg.nn.Parameter([1.0, 2.0])
     tensor([1., 2.], requires_grad=True)
     >>> sg.nn.Parameter(sg.coo([[0], [1]], [3.0], (2, 2)))
-    SparseTensor(shape=(2, 2), nnz=1, format='coo', dtype=float32, requires_grad=True)
+    SparseTensor(shape=(2, 2), nnz=1, density=0.25, format='coo', dtype=float32, device='cpu',
+                 requires_grad=True, (0, 1): 3.)
     """
 
     __slots__ = ()

@@ -136,7 +136,8 @@ def take(x: Any, index: Any, dim: int = 0, sparse_grad: bool = True) -> Any:
     >>> w = sg.ones(1000, 2, requires_grad=True)
     >>> sg.take(w, sg.tensor([7, 7, 3])).sum().backward()
     >>> w.grad
-    SparseTensor(shape=(1000, 2), nnz=3, format='coo', dense_dims=1, dtype=float32)
+    SparseTensor(shape=(1000, 2), dense_dims=1, nnz=3, density=0.003, format='coo', dtype=float32,
+                 device='cpu', (7,): [1., 1.], (7,): [1., 1.], (3,): [1., 1.])
     >>> w.grad.coalesce().values
     tensor([[1., 1.],
             [2., 2.]])

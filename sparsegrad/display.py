@@ -1,0 +1,149 @@
+"""How a sparse tensor shows itself: text, HTML, a picture. Nothing here looks at more than a few
+entries, but for the picture, which counts entries by cell."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.errors import ShapeError
+
+__all__ = ["as_html", "as_text", "first_entries", "spy"]
+
+_SHOWN = 3  # entries in the text
+_HTML_SHOWN = 10
+_CELLS = 500  # cells of a picture along its longer side
+
+
+def as_text(A: Any) -> str:
+    """The `repr`: what the tensor is, and its first entries."""
+    head = ", ".join(f"{name}={text}" for name, text in _facts(A))
+    entries = [f"{_place(place)}: {value}" for place, value in first_entries(A, _SHOWN)]
+    if A.nnz > len(entries):
+        entries.append("...")
+    shown = f",\n             {', '.join(entries)}" if entries else ""
+    return f"SparseTensor({head}{shown})"
+
+
+def as_html(A: Any) -> str:
+    """A table of the facts and one of the first entries, for notebooks."""
+    facts = "".join(
+        f"<tr><th style='text-align:left'>{name}</th><td>{html.escape(text)}</td></tr>"
+        for name, text in [*_facts(A), ("nbytes", f"{A.nbytes:,}")]
+    )
+    entries = "".join(
+        f"<tr><td>{_place(place)}</td><td>{html.escape(value)}</td></tr>"
+        for place, value in first_entries(A, _HTML_SHOWN)
+    )
+    more = A.nnz - _HTML_SHOWN
+    if more > 0:
+        entries += f"<tr><td colspan='2'>{more:,} more</td></tr>"
+    return (
+        f"<table><caption>SparseTensor</caption>{facts}</table>"
+        f"<table><tr><th>entry</th><th>value</th></tr>{entries}</table>"
+    )
+
+
+def _facts(A: Any) -> list[tuple[str, str]]:
+    facts = [
+        ("shape", str(A.shape)),
+        ("nnz", str(A.nnz)),
+        ("density", f"{A.density:.3g}"),
+        ("format", repr(A.format)),
+        ("dtype", str(A.dtype)),
+        ("device", repr(str(A.device))),
+    ]
+    if A.dense_dim:
+        facts.insert(1, ("dense_dims", str(A.dense_dim)))
+    if A.grad_fn is not None:
+        facts.append(("grad_fn", repr(A.grad_fn)))
+    elif A.requires_grad:
+        facts.append(("requires_grad", "True"))
+    return facts
+
+
+def _place(place: tuple[int, ...]) -> str:
+    return "(" + ", ".join(map(str, place)) + ("," if len(place) == 1 else "") + ")"
+
+
+def first_entries(A: Any, count: int) -> list[tuple[tuple[int, ...], str]]:
+    """Coordinates and printed values of the first entries, in entry order; O(count log m)."""
+    pattern, core = A.pattern, A.pattern.core
+    be = core.backend
+    count = min(count, core.nnz)
+    perm = core.perm(pattern.order)
+    at = np.arange(count) if perm is None else be.to_host(perm[:count])
+    if core.kind == "coo":
+        coords = [be.to_host(a[at]) for a in core.arrays]
+    else:
+        indptr, minor = core.arrays
+        major = be.to_host(be.xp.searchsorted(indptr, be.xp.asarray(at), side="right") - 1)
+        coords = [major, be.to_host(minor[at])]
+        if core.kind == "csc":
+            coords.reverse()
+    if pattern.transposed:
+        coords.reverse()
+    values = be.to_host(A.values.data[:count])
+    places = [tuple(int(c[e]) for c in coords) for e in range(count)]
+    return [(place, _printed(value)) for place, value in zip(places, values, strict=True)]
+
+
+def _printed(value: Any) -> str:
+    text = np.array2string(np.asarray(value), separator=", ", threshold=6, edgeitems=2)
+    return " ".join(text.split())
+
+
+def spy(A: Any, ax: Any = None) -> Any:
+    """Where entries are, drawn on a matplotlib axis; see `SparseTensor.spy`."""
+    try:
+        import matplotlib.pyplot as plt
+        from matplotlib.colors import ListedColormap, LogNorm
+    except ImportError:
+        raise ImportError(
+            "spy: needs matplotlib; install it with pip install 'sparsegrad-engine[plot]'"
+        ) from None
+
+    if A.sparse_dim != 2:
+        raise ShapeError(f"spy: needs two sparse dimensions, got shape {A.shape}")
+    high, wide = (max(size, 1) for size in A.pattern.shape)
+    ax = plt.gca() if ax is None else ax
+    counts = density_grid(A, _grid_size(A, ax))
+    top = int(counts.max(initial=0))
+    colours = plt.get_cmap("viridis_r")(np.linspace(0.3, 1, 256))  # its palest are lost on white
+    image = ax.imshow(
+        np.ma.masked_equal(counts, 0),
+        norm=LogNorm(1, top) if top > 1 else LogNorm(0.5, 1),
+        cmap=ListedColormap(colours),
+        extent=(-0.5, wide - 0.5, high - 0.5, -0.5),
+        interpolation="nearest",
+        aspect="equal" if 0.2 <= high / wide <= 5 else "auto",
+    )
+    # A margin, or the frame would hide a full first row.
+    ax.set_xlim(-0.5 - 0.015 * wide, 1.015 * wide - 0.5)
+    ax.set_ylim(1.015 * high - 0.5, -0.5 - 0.015 * high)
+    if top > 1:
+        ax.figure.colorbar(image, ax=ax, label="entries in a cell", shrink=0.8)
+    ax.set_title(f"{A.shape[0]:,} × {A.shape[1]:,}, nnz {A.nnz:,}, {A.format}")
+    ax.set_xlabel("column")
+    ax.set_ylabel("row")
+    return ax
+
+
+def _grid_size(A: Any, ax: Any) -> int:
+    """Cells along a side: a cell must not be smaller than a pixel, or drawing would lose it, and
+    a few entries in a large matrix must be large enough to see."""
+    box = ax.get_window_extent()
+    visible = int(min(box.width, box.height) / 1.5)
+    return max(min(_CELLS, visible, 50 + int(4 * A.nnz**0.5)), 1)
+
+
+def density_grid(A: Any, cells: int = _CELLS) -> np.ndarray:
+    """Number of stored entries in each cell of a grid of at most `cells` × `cells`; O(nnz)."""
+    m, n = A.pattern.shape
+    height, width = min(max(m, 1), cells), min(max(n, 1), cells)
+    host = A.pattern.core.backend.to_host
+    row, col = (host(c).astype(np.int64) for c in A.pattern.coords)
+    flat = (row * height // max(m, 1)) * width + col * width // max(n, 1)
+    return np.bincount(flat, minlength=height * width).reshape(height, width)

@@ -412,7 +412,7 @@ def coalesce_plan(indices: Array, shape: tuple[int, ...]) -> CoalescePlan:
 
     (ndim, nnz), index = indices.shape, _ctype(indices.dtype)
     common = {"indices": indices, "stride": nnz, "ndim": ndim, "n": nnz}
-    widths = [max(size - 1, 0).bit_length() for size in shape]
+    widths = [max(int(size) - 1, 0).bit_length() for size in shape]
     head = cupy.empty(nnz, indices.dtype)
     if sum(widths) <= 64 and ndim <= 8:
         small = sum(widths) <= 32

@@ -1,11 +1,13 @@
 // The C functions that take the place of CUDA's runtime and driver under CuPy. Their signatures
 // are those in capi.py, which compares them with CuPy's own before it puts them in.
 //
-// Every allocation has its exact size, guard gaps, and memory filled with NaN / -1.
+// Every allocation has its exact size, guard gaps, and memory filled with NaN / -1 (the first
+// 16 MB of it, so that a test can reserve gigabytes and touch little).
 #include <Python.h>
 
 #include "sim.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -15,6 +17,7 @@ using namespace sim;
 
 namespace {
 
+constexpr size_t FILLED = 16 << 20;
 constexpr size_t GAP = 256, DEVICE_BYTES = (size_t)8 << 30;
 enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 500 };
 
@@ -59,7 +62,7 @@ intptr_t allocate(size_t bytes, bool host) {
     raise(runtime_error, OUT_OF_MEMORY);
     return 0;
   }
-  memset(block, 0xFF, total);
+  memset(block, 0xFF, std::min(total, FILLED));
   uintptr_t p = (uintptr_t)block + GAP;
   live[p] = bytes;
   bytes_in_use += bytes;

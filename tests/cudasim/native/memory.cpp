@@ -23,7 +23,7 @@ struct Range {
   uintptr_t begin, end;
   int kind;
   std::string name;
-  std::shared_ptr<std::vector<uint8_t>> written;  // null: all of it holds a value
+  std::shared_ptr<uint8_t> written;  // a flag a byte; null: all of it holds a value
 };
 
 std::vector<Range> ranges;  // sorted by begin
@@ -103,7 +103,7 @@ struct Place {  // everything an error message says about the present access
 };
 
 void check_written(Range& r, const Place& at, bool write, bool atomic) {
-  uint8_t* written = r.written->data() + (at.address - r.begin);
+  uint8_t* written = r.written.get() + (at.address - r.begin);
   if (!write || atomic)
     for (unsigned i = 0; i < at.bytes; ++i)
       if (!written[i] && check_level == CHECK_ALL) {
@@ -252,7 +252,8 @@ SIM_API void* sim_shared(void* key, size_t bytes, size_t align, const char* name
 
 SIM_API void sim_add_range(uintptr_t begin, size_t bytes, int kind, const char* name, int ready) {
   Range r{begin, begin + bytes, kind, name, nullptr};
-  if (!ready) r.written = std::make_shared<std::vector<uint8_t>>(bytes, 0);
+  // calloc: the flags of a large allocation take up memory only where they are touched.
+  if (!ready) r.written.reset((uint8_t*)calloc(bytes, 1), free);
   auto at = std::upper_bound(ranges.begin(), ranges.end(), begin,
                              [](uintptr_t v, const Range& q) { return v < q.begin; });
   ranges.insert(at, r);
@@ -269,7 +270,7 @@ SIM_API void sim_drop_range(uintptr_t begin) {
 SIM_API void sim_mark_written(uintptr_t begin, size_t bytes) {
   Range* r = bytes ? find_range(begin) : nullptr;
   if (r && r->written)
-    memset(r->written->data() + (begin - r->begin), 1, std::min<size_t>(bytes, r->end - begin));
+    memset(r->written.get() + (begin - r->begin), 1, std::min<size_t>(bytes, r->end - begin));
 }
 
 SIM_API int sim_range_kind(uintptr_t begin, size_t bytes) {

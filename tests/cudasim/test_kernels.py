@@ -1,0 +1,384 @@
+"""Our kernels against NumPy in float64: shapes, dtypes, tails, alignments, schedules.
+
+On the simulator this says that they compute the right thing without a race or a stray access, and
+nothing about a GPU. With --device=cuda the same tests run there.
+"""
+
+import numpy as np
+import pytest
+
+import cudasim
+from sparsegrad.backends import cuda_kernels as kernels
+from sparsegrad.errors import DtypeError, ShapeError
+
+# Relative to the sum of absolute values of the terms.
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-6, "float64": 1e-14}
+FLOATS = tuple(TOLERANCE)
+INDEX = ("int32", "int64")
+
+
+def store(x, dtype):
+    """Numbers as an array of that dtype; of bfloat16 as its bits in uint16."""
+    if dtype != "bfloat16":
+        return x.astype(dtype)
+    word = x.astype("f").view(np.uint32).astype(np.uint64)
+    return ((word + 0x7FFF + ((word >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def load(x, dtype):
+    """The same numbers in float64."""
+    return (
+        (x.astype(np.uint32) << 16).view("f").astype("d") if dtype == "bfloat16" else x.astype("d")
+    )
+
+
+def draw(rng, shape, dtype):
+    return store(np.asarray(rng.standard_normal(shape)), dtype)
+
+
+def close(got, wanted, scale, dtype):
+    error = np.abs(load(got, dtype) - wanted)
+    assert (error <= TOLERANCE[dtype] * scale + 1e-30).all(), (error / scale).max()
+
+
+# ---- sddmm
+
+
+def check_sddmm(cp, *, m=17, n=23, nnz=150, k=8, heads=(), dtype="float32", index="int32",
+                pad=0, shift=0, alpha=1.0, beta=0.0, order="random"):  # fmt: skip
+    rng = np.random.default_rng(k + nnz)
+    row, col = rng.integers(0, m, nnz), rng.integers(0, n, nnz)
+    row = np.sort(row) if order == "sorted" else row
+
+    def place(rows):
+        """On the device, rows `pad` further apart than they are long, `shift` from an alignment."""
+        host = draw(rng, (rows, *heads, k), dtype)
+        width = host[0].size + pad
+        flat = cp.asarray(np.zeros(rows * width + shift, host.dtype))[shift:].reshape(rows, width)
+        whole = np.zeros((rows, width), host.dtype)
+        whole[:, : width - pad] = host.reshape(rows, -1)
+        flat[...] = cp.asarray(whole)
+        there = flat[:, : width - pad]
+        return host, there.reshape(host.shape) if not pad else there
+
+    x, x_there = place(m)
+    y, y_there = place(n)
+    values = draw(rng, (nnz, *heads), dtype)
+    got = kernels.sddmm(
+        cp.asarray(row.astype(index)),
+        cp.asarray(col.astype(index)),
+        x_there,
+        y_there,
+        alpha=alpha,
+        beta=beta,
+        values=cp.asarray(values) if beta else None,
+        dtype=dtype,
+    ).get()
+    terms = load(x, dtype)[row] * load(y, dtype)[col]
+    wanted = alpha * terms.sum(-1) + beta * load(values, dtype)
+    scale = abs(alpha) * np.abs(terms).sum(-1) + abs(beta) * np.abs(load(values, dtype))
+    close(got, wanted, scale, dtype)
+    return got
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("k", [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
+def test_sddmm_launch_table(cp, k, dtype):
+    check_sddmm(cp, k=k, nnz=40 if k > 128 else 150, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_sddmm_ragged_k(cp, dtype):
+    for k in (3, 5, 6, 7, 9, 12, 15, 20, 33, 66, 67, 100, 130):
+        check_sddmm(cp, k=k, nnz=45, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_sddmm_padded_rows(cp, dtype):
+    """Rows that are aligned although k is not: vector loads and a rest of single ones."""
+    for k, pad in ((7, 1), (13, 3), (5, 11), (61, 3), (33, 7), (64, 1), (16, 2)):
+        check_sddmm(cp, k=k, pad=pad, nnz=45, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_sddmm_unaligned_arrays(cp, dtype):
+    for shift in (1, 2, 3, 4, 8):
+        check_sddmm(cp, k=16, shift=shift, nnz=45, dtype=dtype)
+
+
+@pytest.mark.parametrize("index", INDEX)
+@pytest.mark.parametrize("nnz", [0, 1, 2, 31, 32, 33, 63, 64, 65, 255, 256, 257, 1000])
+def test_sddmm_tails(cp, nnz, index):
+    for k in (1, 8, 64):
+        check_sddmm(cp, nnz=nnz, k=k, index=index)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("heads", "k"), [((1,), 8), ((4,), 8), ((8,), 7), ((3,), 1), ((2, 3), 16)])
+def test_sddmm_heads(cp, heads, k, dtype):
+    check_sddmm(cp, heads=heads, k=k, nnz=70, dtype=dtype)
+    check_sddmm(cp, heads=heads, k=k, nnz=70, dtype=dtype, index="int64", alpha=0.5, beta=2.0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_sddmm_alpha_beta(cp, dtype):
+    check_sddmm(cp, k=12, dtype=dtype, alpha=-1.5, beta=0.25)
+
+
+def test_sddmm_schedules(cp, seed):
+    for k in (1, 3, 8, 64):
+        check_sddmm(cp, k=k, nnz=300, order="sorted")
+
+
+def test_sddmm_is_deterministic(cp):
+    runs = []
+    for seed in (0, 1, 2) if cudasim.installed() else (0,) * 3:
+        with cudasim.schedule(seed) if cudasim.installed() else memoryview(b""):
+            runs.append(check_sddmm(cp, k=100, nnz=200))
+    assert all((run == runs[0]).all() for run in runs)
+
+
+def test_sddmm_degenerate(cp):
+    check_sddmm(cp, k=0)
+    check_sddmm(cp, m=1, n=1, k=4, nnz=64)
+    check_sddmm(cp, heads=(0,), k=4)
+
+
+def test_sddmm_offsets_beyond_32_bits(cp):
+    """Rows of a slice may lie far apart: the last of these starts 3 GiB after the first."""
+    stride, rows = 1 << 28, 4
+    if not cudasim.installed():
+        pytest.skip("reserves 3 GiB")
+    base = cp.empty(((rows - 1) * stride + 4,), "f")
+    x = cp.ndarray((rows, 4), "f", base.data, (stride * 4, 4))
+    host = np.random.default_rng(0).standard_normal((rows, 4)).astype("f")
+    for i in range(rows):
+        x[i].set(host[i])
+    row, col = (np.array(ids, "i") for ids in ([0, 3, 3, 2], [3, 0, 3, 1]))
+    got = kernels.sddmm(cp.asarray(row), cp.asarray(col), x, x).get()
+    np.testing.assert_allclose(got, (host[row] * host[col]).sum(1), rtol=1e-6)
+
+
+def test_sddmm_refuses(cp):
+    ids, x = cp.zeros(3, "i"), cp.zeros((4, 8), "f")
+    with pytest.raises(ShapeError, match="all but rows must agree"):
+        kernels.sddmm(ids, ids, x, cp.zeros((4, 9), "f"))
+    with pytest.raises(ShapeError, match="contiguous rows"):
+        kernels.sddmm(ids, ids, cp.zeros((4, 16), "f")[:, ::2], x)
+    with pytest.raises(DtypeError, match="y must be float32, got float64"):
+        kernels.sddmm(ids, ids, x, x.astype("d"))
+    with pytest.raises(DtypeError, match="no kernel for dtype int16"):
+        kernels.sddmm(ids.astype("h"), ids.astype("h"), x, x)
+    with pytest.raises(DtypeError, match="no instance"):
+        kernels.sddmm(ids, ids, x.astype("i"), x.astype("i"))
+
+
+# ---- coalesce
+
+
+def plan_of(cp, positions, shape, index="int32"):
+    return kernels.coalesce_plan(cp.asarray(positions.astype(index)), shape)
+
+
+def check_plan(cp, positions, shape, index="int32"):
+    plan = plan_of(cp, positions, shape, index)
+    order = np.lexsort(positions[::-1])
+    if positions.shape[1]:
+        unique, inverse = np.unique(positions, axis=1, return_inverse=True)
+    else:
+        unique, inverse = positions, np.empty(0, int)
+    assert (plan.indices.get() == unique).all()
+    assert (plan.order.get() == order).all()
+    assert (plan.inverse.get() == inverse).all()
+    assert (plan.segment.get() == inverse[order]).all()
+    counts = np.bincount(inverse, minlength=unique.shape[1])
+    assert (plan.start.get() == np.r_[0, np.cumsum(counts)]).all()
+    assert plan.indices.dtype == plan.start.dtype == plan.order.dtype == index
+    return plan, inverse
+
+
+def positions_in(shape, nnz, seed=0):
+    rng = np.random.default_rng(seed)
+    return np.stack([rng.integers(0, size, nnz) for size in shape])
+
+
+@pytest.mark.parametrize(
+    ("shape", "index"),
+    [
+        ((20, 30), "int32"),
+        ((20, 30), "int64"),
+        ((1, 30), "int32"),
+        ((1, 1), "int32"),
+        ((1 << 16, 1 << 16), "int32"),  # 32 bits: the shift by a whole key
+        ((1, 1 << 31), "int32"),
+        ((1 << 17, 1 << 16), "int32"),  # 33 bits
+        ((1 << 31, 1 << 31), "int32"),
+        ((1 << 32, 1 << 32), "int64"),  # 64 bits
+        ((1 << 33, 1 << 32), "int64"),  # 65 bits: sorted by dimension
+        ((1 << 40, 7, 1 << 40), "int64"),
+        ((50,), "int32"),
+        ((4, 3, 5), "int32"),
+        ((2,) * 8, "int32"),
+        ((2,) * 9, "int32"),  # more dimensions than the packing has room for
+    ],
+)
+def test_coalesce_plan(cp, shape, index):
+    few = positions_in([min(size, 5) for size in shape], 150)
+    top = np.array(shape)[:, None] - 1 - few  # the largest positions there are
+    check_plan(cp, np.concatenate([few, top], axis=1), shape, index)
+
+
+@pytest.mark.parametrize("nnz", [0, 1, 2, 255, 256, 257, 1000])
+def test_coalesce_plan_tails(cp, nnz):
+    check_plan(cp, positions_in((9, 11), nnz), (9, 11))
+
+
+def test_coalesce_check(cp):
+    for positions, wanted in (
+        ([[0, 0, 1], [0, 1, 0]], 0),
+        ([[0, 1, 1], [5, 0, 0]], 2),
+        ([[0, 1, 0], [5, 0, 0]], 1),
+        ([[1, 1, 0, 0], [1, 1, 3, 3]], 3),
+        ([[0], [0]], 0),
+        ([[], []], 0),
+    ):
+        for index in INDEX:
+            array = cp.asarray(np.array(positions, index).reshape(2, -1))
+            assert int(kernels.coalesce_check(array)[0]) == wanted
+
+
+RUNS = {  # how many entries fall on one position
+    "none repeat": lambda rng, n: np.arange(n),
+    "pairs": lambda rng, n: np.arange(n) // 2,
+    "random": lambda rng, n: np.sort(rng.integers(0, max(n // 7, 1), n)),
+    "all on one": lambda rng, n: np.zeros(n, int),
+    "one long among short": lambda rng, n: np.clip(np.arange(n) - n // 8, 0, n // 2),
+    "whole tiles": lambda rng, n: np.arange(n) // 256,
+}
+
+
+def check_sum(cp, ids, dense, dtype, index="int32", shift=0):
+    """Sum values whose positions are `ids`, in a shuffled order."""
+    rng = np.random.default_rng(len(ids))
+    ids = rng.permutation(ids)
+    plan = plan_of(cp, ids[None], (max(ids, default=0) + 1,), index)
+    if dtype in TOLERANCE:
+        values = draw(rng, (len(ids), *dense), dtype)
+    else:
+        values = rng.integers(-1000, 1000, (len(ids), *dense)).astype(dtype)
+    flat = cp.asarray(np.r_[np.zeros(shift, values.dtype), values.ravel()])
+    there = flat[shift:].reshape(values.shape)
+    got = kernels.coalesce_sum(plan, there, dtype=dtype).get()
+    unique, inverse = np.unique(ids, return_inverse=True)
+    wanted, scale = (np.zeros((len(unique), *dense)) for _ in range(2))
+    np.add.at(wanted, inverse, load(values, dtype))
+    np.add.at(scale, inverse, np.abs(load(values, dtype)))
+    if dtype in TOLERANCE:
+        close(got, wanted, scale, dtype)
+    else:
+        assert (got == wanted).all()
+    return got
+
+
+@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.parametrize("dense", [(), (3,), (8,), (64,), (2, 5)], ids=str)
+def test_coalesce_sum_runs(cp, runs, dense):
+    for n in (1, 33, 256, 257, 1025):
+        check_sum(cp, RUNS[runs](np.random.default_rng(n), n), dense, "float32")
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64"])
+@pytest.mark.parametrize("index", INDEX)
+def test_coalesce_sum_dtypes(cp, dtype, index):
+    ids = RUNS["random"](np.random.default_rng(3), 600)
+    for dense in ((), (1,), (5,), (16,)):
+        check_sum(cp, ids, dense, dtype, index)
+
+
+def test_coalesce_sum_widths(cp):
+    ids = RUNS["random"](np.random.default_rng(4), 300)
+    for width in (2, 4, 7, 12, 15, 31, 32, 33, 128, 132, 200):
+        check_sum(cp, ids, (width,), "float32")
+
+
+def test_coalesce_sum_unaligned(cp):
+    for dtype in FLOATS:
+        check_sum(cp, RUNS["random"](np.random.default_rng(5), 100), (16,), dtype, shift=1)
+
+
+def test_coalesce_sum_long_chain(cp):
+    """One position with so many tiles that the lanes of `join` go round more than once."""
+    check_sum(cp, np.zeros(20_000, int), (), "float64")
+    check_sum(cp, np.zeros(5_000, int), (2,), "float64")
+    check_sum(cp, np.zeros(0, int), (3,), "float32")
+    check_sum(cp, np.zeros(5, int), (0,), "float32")
+
+
+def test_coalesce_schedules(cp, seed):
+    check_plan(cp, positions_in((9, 11), 700), (9, 11))
+    for dense in ((), (3,), (16,)):
+        for runs in RUNS.values():
+            check_sum(cp, runs(np.random.default_rng(6), 600), dense, "float32")
+
+
+def test_coalesce_is_deterministic(cp):
+    ids = RUNS["one long among short"](None, 1000)
+    for dense in ((), (3,), (16,)):
+        runs = []
+        for seed in (0, 1, 2) if cudasim.installed() else (0,) * 3:
+            with cudasim.schedule(seed) if cudasim.installed() else memoryview(b""):
+                runs.append(check_sum(cp, ids, dense, "float32"))
+        assert all((run == runs[0]).all() for run in runs)
+
+
+def test_launches(sim):
+    """At most four of our kernels for the plan, two for the sums, one for sddmm."""
+    ids = sim.asarray(positions_in((9, 11), 700).astype("i"))
+    values, x = sim.zeros((700, 4), "f"), sim.zeros((11, 8), "f")
+
+    def ours(action):
+        with cudasim.record_launches() as launches:
+            result = action()
+        return result, [launch.kernel for launch in launches if launch.kernel.startswith("sg_")]
+
+    plan, launches = ours(lambda: kernels.coalesce_plan(ids, (9, 11)))
+    assert len(launches) == 3
+    before = cudasim.synchronisations()
+    assert len(ours(lambda: kernels.coalesce_sum(plan, values))[1]) == 2
+    assert len(ours(lambda: kernels.sddmm(ids[0], ids[1], x, x))[1]) == 1
+    assert cudasim.synchronisations() == before
+    assert ours(lambda: kernels.sddmm(ids[0, :0], ids[1, :0], x, x))[1] == []
+
+
+# ---- the launch helper
+
+
+def launch_check(cp, **changed):
+    arguments = {"indices": cp.zeros((2, 5), "i"), "stride": 5, "ndim": 2, "n": 5}
+    arguments |= {"flags": cp.zeros(1, "i"), **changed}
+    arguments = {name: value for name, value in arguments.items() if value is not ...}
+    kernels.launch(kernels.kernel("coalesce", "sg_coalesce_check", "int"), 5, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        (lambda cp: {"indices": cp.zeros((2, 5), "l")}, DtypeError, "indices must be int32"),
+        (lambda cp: {"indices": cp.zeros((5, 2), "i").T}, ShapeError, "must be contiguous"),
+        (lambda cp: {"indices": np.zeros((2, 5), "i")}, TypeError, "on the device, not ndarray"),
+        (lambda cp: {"indices": None}, TypeError, "on the device, not NoneType"),
+        (lambda cp: {"n": 5.0}, TypeError, "n must be an integer, not float"),
+        (lambda cp: {"ndim": 1 << 40}, OverflowError, "too large|out of bounds"),
+        (lambda cp: {"n": ...}, TypeError, r"missing or unknown arguments \['n'\]"),
+        (lambda cp: {"m": 5}, TypeError, r"missing or unknown arguments \['m'\]"),
+        (lambda cp: {"m": 5, "n": ...}, TypeError, "missing argument 'n'"),
+    ],
+)
+def test_launch_refuses(cp, changed, error, message):
+    launch_check(cp)
+    with pytest.raises(error, match=message):
+        launch_check(cp, **changed(cp))
+
+
+def test_launch_casts_scalars(cp):
+    launch_check(cp, n=np.int32(5), ndim=np.int64(2))

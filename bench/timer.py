@@ -125,7 +125,7 @@ class Timer:
         e = self.effort
         for _ in range(e.warmup):
             fn()
-        call = min(self._run(fn, 1) for _ in range(2))
+        call = self._run(fn, 1)
         inner = 1 if call >= e.sample_s else math.ceil(e.sample_s / max(call, 1e-7))
         if inner > 1:  # one short call is mostly noise: look again
             call = self._run(fn, inner) / inner
@@ -153,9 +153,11 @@ class Timer:
 def _gc_off() -> Iterator[None]:
     enabled = gc.isenabled()
     gc.collect()
+    gc.freeze()  # what is there already need not be gone through before every round
     gc.disable()
     try:
         yield
     finally:
+        gc.unfreeze()
         if enabled:
             gc.enable()

@@ -78,8 +78,8 @@ def test_a_call_the_clock_cannot_see_ends(clock):
 def test_rounds_are_interleaved_and_the_order_turns(clock):
     t = timer(clock, warmup=0, max_rounds=4)
     t.rounds({"a": clock.work("a", 1.0), "b": clock.work("b", 1.0)})
-    planning, rounds = clock.calls[:4], clock.calls[4:]
-    assert planning == ["a", "a", "b", "b"]
+    planning, rounds = clock.calls[:2], clock.calls[2:]
+    assert planning == ["a", "b"]
     assert ["".join(rounds[i : i + 3]) for i in range(0, 12, 3)] == ["aba", "baa", "aab", "aba"]
 
 

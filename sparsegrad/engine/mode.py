@@ -161,11 +161,16 @@ def report_densify(op: str, shape: tuple[int, ...], itemsize: int) -> None:
         if nbytes > now.densify_budget:
             _act(now.densify, text)
         return
+    guards = []
     while guard is not None:
-        if guard.report.nbytes + nbytes > guard.budget:
-            _act(guard.on_exceed, text)
-        guard.report.events.append(event)
+        guards.append(guard)
         guard = guard.outer
+    exceeded = {g.on_exceed for g in guards if g.report.nbytes + nbytes > g.budget}
+    for action in ("raise", "warn"):  # an event that one guard forbids happens for none
+        if action in exceeded:
+            _act(action, text)
+    for g in guards:
+        g.report.events.append(event)
 
 
 def _act(action: str, text: str) -> None:

@@ -95,7 +95,7 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
     m, heads, k = indptr.size - 1, uint64(x.shape[1]), uint64(x.shape[2])
     xs, outs = x.ravel(), out.ravel()
     stride, step_ = heads * k, uint64(step)
-    one, none = x.dtype.type(1), x.dtype.type(0)
+    none = x.dtype.type(0)
     wide, short = uint64(WIDE // x.itemsize), uint64(SHORT // x.itemsize)
     four = uint64(4) * wide
     far = x.size * x.itemsize > _NEAR
@@ -130,23 +130,30 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
                     store(outs, row + j + wide + wide, c2)
                     store(outs, row + j + wide + wide + wide, c3)
                     j += four
-                while j < stop and k >= wide:
-                    j = min(j, stop - wide)  # the last block may overlap the one before
+                while j + wide < stop and k >= wide:
+                    j2 = min(j + wide, stop - wide)  # blocks may overlap
                     c0, c1 = zero(x), zero(x)
-                    e = begin
-                    while e + 2 <= end:
-                        if far and e + _AHEAD + 1 < indices.size:
+                    for e in range(begin, end):
+                        b = uint64(indices[e]) * stride
+                        if far and e + _AHEAD < indices.size:
+                            ahead = uint64(indices[e + _AHEAD]) * stride
+                            prefetch(xs, ahead + j)
+                            prefetch(xs, ahead + j2)
+                        a = values[_place(positions, e, step_), h]
+                        c0 = muladd(c0, a, load(xs, b + j))
+                        c1 = muladd(c1, a, load(xs, b + j2))
+                    store(outs, row + j, c0)
+                    store(outs, row + j2, c1)
+                    j += wide + wide
+                while j < stop and k >= wide:
+                    j = min(j, stop - wide)
+                    c0 = zero(x)
+                    for e in range(begin, end):
+                        if far and e + _AHEAD < indices.size:
                             prefetch(xs, uint64(indices[e + _AHEAD]) * stride + j)
-                            prefetch(xs, uint64(indices[e + _AHEAD + 1]) * stride + j)
                         a = values[_place(positions, e, step_), h]
                         c0 = muladd(c0, a, load(xs, uint64(indices[e]) * stride + j))
-                        a = values[_place(positions, e + 1, step_), h]
-                        c1 = muladd(c1, a, load(xs, uint64(indices[e + 1]) * stride + j))
-                        e += 2
-                    if e < end:
-                        a = values[_place(positions, e, step_), h]
-                        c0 = muladd(c0, a, load(xs, uint64(indices[e]) * stride + j))
-                    store(outs, row + j, muladd(c0, one, c1))
+                    store(outs, row + j, c0)
                     j += wide
                 while j < stop and k >= short:
                     j = min(j, stop - short)

@@ -622,6 +622,29 @@ def test_retain_grad_does_not_keep_the_tensor_alive(no_gc: None) -> None:
     equal(x.grad, [12.0])
 
 
+def test_post_accumulate_hooks_see_the_updated_grad() -> None:
+    x = leaf([2.0])
+    seen: list[float] = []
+
+    def step(t: sg.Tensor) -> None:
+        assert t is x
+        seen.append(t.grad.item())
+        t.grad = None
+
+    handle = x.register_post_accumulate_grad_hook(step)
+    for _ in range(2):
+        (x * x + x).sum().backward()
+        assert x.grad is None
+    assert seen == [5.0, 5.0]
+    sg.grad((x * x).sum(), x)
+    assert len(seen) == 2
+    (x * x).sum().backward(inputs=[x])
+    assert seen == [5.0, 5.0, 4.0]
+    handle.remove()
+    (x * x).sum().backward()
+    equal(x.grad, [4.0])
+
+
 # ---- backward(inputs=...) ----------------------------------------------------------------------
 def test_backward_into_chosen_inputs_only() -> None:
     x, z = leaf([2.0]), leaf([3.0])
@@ -630,6 +653,33 @@ def test_backward_into_chosen_inputs_only() -> None:
     equal(x.grad, [2 * 6 * 3.0])
     equal(h.grad, [12.0])
     assert z.grad is None
+
+
+def test_inputs_named_twice_count_once() -> None:
+    x = leaf([2.0])
+    (x * 3).sum().backward(inputs=[x, x])
+    equal(x.grad, [3.0])
+    a, b = sg.grad((x * 3).sum(), [x, x])
+    equal(a, [3.0])
+    equal(b, [3.0])
+
+
+def test_inputs_own_their_gradient() -> None:
+    x = leaf([2.0])
+    upstream = const([5.0])
+    x.backward(upstream, inputs=[x])
+    upstream.zero_()
+    equal(x.grad, [5.0])
+
+
+def test_inputs_with_create_graph_inside_no_grad() -> None:
+    x = leaf([2.0])
+    y = (x**3).sum()
+    with sg.no_grad():
+        y.backward(inputs=[x], create_graph=True)
+    assert x.grad.requires_grad
+    (g,) = sg.grad(x.grad.sum(), x)
+    equal(g, [12.0])
 
 
 def test_empty_inputs_are_refused() -> None:

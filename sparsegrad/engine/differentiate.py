@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparsegrad.engine import graph
+from sparsegrad.engine.mode import set_grad_enabled
 from sparsegrad.errors import GraphError, ShapeError
 
 __all__ = ["backward", "grad"]
@@ -42,10 +43,17 @@ def backward(
     found = graph.walk(
         roots, create_graph=create_graph, retain_graph=retain, capture=[p for p, _ in targets]
     )
-    for (source, index), tensor in targets:
-        g = found[id(source), index]
-        if g is not None:
+    reached = {  # by tensor: one that is named twice counts once
+        id(tensor): (tensor, found[id(source), index])
+        for (source, index), tensor in targets
+        if found[id(source), index] is not None
+    }.values()
+    with set_grad_enabled(create_graph):
+        for tensor, g in reached:
             graph.algebra.deposit(tensor, g, False)
+        for tensor, _ in reached:
+            for hook in tensor._post_hooks():
+                hook(tensor)
 
 
 def grad(

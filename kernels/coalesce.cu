@@ -135,7 +135,8 @@ sg_coalesce_sum(const T* __restrict__ values, const I* __restrict__ order_or_nul
       }
       const I next_round = __shfl_sync(SG_ALL_LANES, r + 1 < ROUNDS ? seg[(r + 1) % ROUNDS] : I(-1), 0);
       const I right = __shfl_down_sync(SG_ALL_LANES, s, 1);
-      if (s >= 0 && (lane < 31 ? right : next_round) != s) {  // the run, or its part here, ends
+      // The run, or its part here, ends. Lanes past the end are one run of -1 that never does.
+      if ((lane < 31 ? right : next_round) != s) {
         const bool from_left = start[s] < first, goes_on = start[s + 1] > after;
         if (!from_left && !goes_on) out[s] = SgNarrow<T>::from(v);
         else partial[2 * tile + (from_left ? 0 : 1)] = v;

@@ -36,7 +36,7 @@ sg_sddmm(const I* __restrict__ row, const I* __restrict__ col, const T* __restri
   typedef SG_ACC(T) A;
   const int lane = threadIdx.x & 31, sub = lane & (lanes - 1);
   const int groups = 32 / lanes, group = lane / lanes;
-  const int stride = min(128 / lanes, 32);  // items of a warp at once
+  const int stride = 128 / lanes;  // items of a warp at once
 
   for (long long base = sg_thread() - lane; base < items; base += sg_threads()) {
     const int live = (int)min(items - base, 32LL);

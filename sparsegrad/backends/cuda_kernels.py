@@ -47,7 +47,7 @@ _CTYPES = {
     "int32": "int",
     "int64": "long long",
 }
-_DTYPES = {
+_DTYPES: dict[str, np.dtype] = {
     "__half": np.dtype(np.float16),
     "__nv_bfloat16": np.dtype(np.uint16),
     "float": np.dtype(np.float32),
@@ -231,7 +231,7 @@ def launch(kernel: Kernel, threads: int, **arguments: Any) -> None:
             raise TypeError(f"{kernel.expression}: missing argument {p.name!r}") from None
         packed.append(_pointer(kernel, p, value) if p.pointer else _scalar(kernel, p, value))
     if threads > 0:
-        blocks = min(-(-threads // _BLOCK), 32 * _multiprocessors())
+        blocks = min(-(-threads // _BLOCK), 32 * _multiprocessors(_device()))
         kernel.function()((blocks,), (_BLOCK,), tuple(packed))
 
 
@@ -260,11 +260,17 @@ def _scalar(kernel: Kernel, p: Parameter, value: Any) -> np.generic:
     return p.dtype.type(int(value) if p.dtype.kind != "f" else float(value))
 
 
-@cache
-def _multiprocessors() -> int:
+def _device() -> int:
     import cupy
 
-    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+    return int(cupy.cuda.runtime.getDevice())
+
+
+@cache
+def _multiprocessors(device: int) -> int:
+    import cupy
+
+    return int(cupy.cuda.Device(device).attributes["MultiProcessorCount"])
 
 
 def _ctype(dtype: Any, name: str | None = None) -> str:

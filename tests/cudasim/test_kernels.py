@@ -55,7 +55,7 @@ def check_sddmm(cp, *, m=17, n=23, nnz=150, k=8, heads=(), dtype="float32", inde
         host = draw(rng, (rows, *heads, k), dtype)
         width = host[0].size + pad
         flat = cp.asarray(np.zeros(rows * width + shift, host.dtype))[shift:].reshape(rows, width)
-        whole = np.zeros((rows, width), host.dtype)
+        whole = store(np.full((rows, width), np.nan), dtype)
         whole[:, : width - pad] = host.reshape(rows, -1)
         flat[...] = cp.asarray(whole)
         there = flat[:, : width - pad]
@@ -211,6 +211,7 @@ def positions_in(shape, nnz, seed=0):
         ((1, 1), "int32"),
         ((1 << 16, 1 << 16), "int32"),  # 32 bits: the shift by a whole key
         ((1, 1 << 31), "int32"),
+        ((1, 1 << 32), "int64"),
         ((1 << 17, 1 << 16), "int32"),  # 33 bits
         ((1 << 31, 1 << 31), "int32"),
         ((1 << 32, 1 << 32), "int64"),  # 64 bits
@@ -348,6 +349,52 @@ def test_launches(sim):
     assert len(ours(lambda: kernels.sddmm(ids[0], ids[1], x, x))[1]) == 1
     assert cudasim.synchronisations() == before
     assert ours(lambda: kernels.sddmm(ids[0, :0], ids[1, :0], x, x))[1] == []
+
+
+# ---- the tests above notice a change of the kernels
+
+FLOAT_ROWS = ((16,), "float32")
+MUTANTS = [  # family, text, what replaces it, what notices
+    ("sddmm", "f + V <= k) {", "true) {", lambda cp: check_sddmm(cp, k=7, pad=1)),
+    ("sddmm", "for (int g = f; g < k; ++g)", "for (int g = f + 1; g < k; ++g)",
+     lambda cp: check_sddmm(cp, k=7, pad=1)),
+    ("sddmm", "min(lane, live - 1)", "lane", lambda cp: check_sddmm(cp, nnz=33)),
+    ("sddmm", "slot < live", "slot < 32", lambda cp: check_sddmm(cp, nnz=33)),
+    ("sddmm", "u = odd ? 2 : 0;", "u = odd ? 1 : 0;", lambda cp: check_sddmm(cp, k=64)),
+    ("sddmm", "(unsigned long long)id * stride_bytes", "(int)(id * stride_bytes)",
+     lambda cp: test_sddmm_offsets_beyond_32_bits(cp)),
+    ("coalesce", "< 8 * (int)sizeof(K) ? packed << width : 0", "< 99 ? packed << width : 0",
+     lambda cp: check_plan(cp, positions_in((1, 9), 9), (1, 1 << 32), "int64")),
+    ("coalesce", "if (i == n - 1) start[here] = (I)n;", "",
+     lambda cp: check_plan(cp, positions_in((9, 11), 70), (9, 11))),
+    ("coalesce", "if (lane == 0 && s == open) v = carry + v;", "",
+     lambda cp: check_sum(cp, np.arange(200) // 50, (), "float32")),
+    ("coalesce", "goes_on = start[s + 1] > after", "goes_on = false",
+     lambda cp: check_sum(cp, np.zeros(600, int), (), "float32")),
+    ("coalesce", "if (i + u >= rows) break;", "",
+     lambda cp: check_sum(cp, np.zeros(33, int), *FLOAT_ROWS)),
+    ("coalesce", "if (column >= width) continue;", "",
+     lambda cp: check_sum(cp, np.arange(70), (36,), "float32")),
+    ("coalesce", "t <= last", "t < last",
+     lambda cp: check_sum(cp, np.zeros(300, int), *FLOAT_ROWS)),
+    ("coalesce", "start[s] < first || end <= after", "end <= after",
+     lambda cp: check_sum(cp, np.zeros(300, int), *FLOAT_ROWS)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant[1])
+def test_mutant_is_noticed(sim, monkeypatch, mutant):
+    family, text, replacement, check = mutant
+    sound = kernels.source(family)
+    assert sound.count(text) >= 1
+    monkeypatch.setattr(kernels, "source", lambda name: sound.replace(text, replacement))
+    monkeypatch.setattr(kernels, "kernel", _fresh_kernel)
+    with pytest.raises((AssertionError, cudasim.KernelError)):
+        check(sim)
+
+
+def _fresh_kernel(family, name, *args):
+    return kernels.Kernel(family, name, args)
 
 
 # ---- the launch helper

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -57,6 +58,7 @@ _DTYPES: dict[str, np.dtype] = {
     "unsigned int": np.dtype(np.uint32),
     "unsigned long long": np.dtype(np.uint64),
 }
+_CTYPE_OF = {np.dtype(name): c for name, c in _CTYPES.items() if name != "bfloat16"}
 _ACCUMULATORS = {"__half": "float", "__nv_bfloat16": "float"}
 
 
@@ -145,6 +147,7 @@ class Parameter:
     dtype: np.dtype
     pointer: bool
     nullable: bool
+    real: bool  # floating point
 
 
 _KERNEL = re.compile(
@@ -174,7 +177,9 @@ def _parameter(text: str, types: dict[str, str]) -> Parameter:
         ctype = types[accumulator[1]]
         ctype = _ACCUMULATORS.get(ctype, ctype)
     name = match["name"]
-    return Parameter(name, _DTYPES[ctype], bool(match["pointer"]), name.endswith("_or_null"))
+    dtype = _DTYPES[ctype]
+    nullable = name.endswith("_or_null")
+    return Parameter(name, dtype, bool(match["pointer"]), nullable, dtype.kind == "f")
 
 
 class Kernel:
@@ -212,7 +217,7 @@ def kernel(family: str, name: str, *args: str) -> Kernel:
 
 
 def launch(kernel: Kernel, threads: int, **arguments: Any) -> None:
-    """Run a kernel on at least `threads` threads, if there are any.
+    """Run a kernel on `threads` threads, rounded up to blocks; on many, as many as are useful.
 
     Arguments are named as in the source. Scalars are cast to the kernel's types; arrays must have
     the very dtype and be contiguous, for a kernel sees neither. Raises TypeError for a missing or
@@ -223,41 +228,53 @@ def launch(kernel: Kernel, threads: int, **arguments: Any) -> None:
         expected = {p.name for p in kernel.parameters}
         wrong = sorted(expected ^ set(arguments))
         raise TypeError(f"{kernel.expression}: missing or unknown arguments {wrong}")
-    packed = []
+    array, packed = _array_type(), []
     for p in kernel.parameters:
         try:
             value = arguments[p.name]
         except KeyError:
             raise TypeError(f"{kernel.expression}: missing argument {p.name!r}") from None
-        packed.append(_pointer(kernel, p, value) if p.pointer else _scalar(kernel, p, value))
+        if not p.pointer:
+            value = _scalar(kernel, p, value)
+        elif not (
+            type(value) is array and value.dtype == p.dtype and value.flags.c_contiguous
+        ) and not (value is None and p.nullable):
+            _refuse(kernel, p, value)
+        packed.append(value)
     if threads > 0:
-        blocks = min(-(-threads // _BLOCK), 32 * _multiprocessors(_device()))
+        blocks = -(-threads // _BLOCK)
+        if blocks > 1024:
+            blocks = min(blocks, 32 * _multiprocessors(_device()))
         kernel.function()((blocks,), (_BLOCK,), tuple(packed))
 
 
-def _pointer(kernel: Kernel, p: Parameter, value: Any) -> Any:
-    if value is None and p.nullable:
-        return None
-    if not hasattr(value, "__cuda_array_interface__"):
+def _refuse(kernel: Kernel, p: Parameter, value: Any) -> NoReturn:
+    """Say why `value` is no argument for the pointer `p`."""
+    if type(value) is not _array_type():
         found = type(value).__name__
-        raise TypeError(
-            f"{kernel.expression}: {p.name} must be an array on the device, not {found}"
-        )
+        raise TypeError(f"{kernel.expression}: {p.name} must be a cupy array, not {found}")
     if value.dtype != p.dtype:
         raise DtypeError(f"{kernel.expression}: {p.name} must be {p.dtype}, got {value.dtype}")
-    if not value.flags.c_contiguous:
-        raise ShapeError(
-            f"{kernel.expression}: {p.name} must be contiguous, got shape {value.shape} with"
-            f" strides {value.strides}"
-        )
-    return value
+    raise ShapeError(
+        f"{kernel.expression}: {p.name} must be contiguous, got shape {value.shape} with"
+        f" strides {value.strides}"
+    )
+
+
+@cache
+def _array_type() -> Any:
+    import cupy
+
+    return cupy.ndarray
 
 
 def _scalar(kernel: Kernel, p: Parameter, value: Any) -> np.generic:
-    if p.dtype.kind != "f" and not isinstance(value, int | np.integer):
+    if p.real:
+        return p.dtype.type(float(value))
+    if not isinstance(value, int | np.integer):
         found = type(value).__name__
         raise TypeError(f"{kernel.expression}: {p.name} must be an integer, not {found}")
-    return p.dtype.type(int(value) if p.dtype.kind != "f" else float(value))
+    return p.dtype.type(int(value))  # OverflowError if it does not fit
 
 
 def _device() -> int:
@@ -273,12 +290,11 @@ def _multiprocessors(device: int) -> int:
     return int(cupy.cuda.Device(device).attributes["MultiProcessorCount"])
 
 
-def _ctype(dtype: Any, name: str | None = None) -> str:
-    name = name or np.dtype(dtype).name
+def _ctype(dtype: np.dtype, name: str | None = None) -> str:
     try:
-        return _CTYPES[name]
+        return _CTYPES[name] if name else _CTYPE_OF[dtype]
     except KeyError:
-        raise DtypeError(f"no kernel for dtype {name}") from None
+        raise DtypeError(f"no kernel for dtype {name or dtype}") from None
 
 
 def _power_of_two(n: int) -> int:
@@ -309,7 +325,7 @@ def sddmm(
 
     if x.shape[1:] != y.shape[1:]:
         raise ShapeError(f"sddmm: x is {x.shape} and y is {y.shape}: all but rows must agree")
-    k, heads = x.shape[-1], int(np.prod(x.shape[1:-1], dtype=np.int64))
+    k, heads = x.shape[-1], prod(x.shape[1:-1])
     out = cupy.empty((row.size, *x.shape[1:-1]), x.dtype)
     (x_flat, x_stride), (y_flat, y_stride) = _rows("x", x), _rows("y", y)
     width = _load_width(k, x_flat, x_stride, y_flat, y_stride)
@@ -467,7 +483,7 @@ def coalesce_sum(plan: CoalescePlan, values: Array, *, dtype: str | None = None)
 
     types = (_ctype(values.dtype, dtype), _ctype(plan.order.dtype))
     nnz, u = plan.order.size, plan.indices.shape[1]
-    width = int(np.prod(values.shape[1:], dtype=np.int64))
+    width = prod(values.shape[1:])
     out = cupy.empty((u, *values.shape[1:]), values.dtype)
     if not out.size:
         return out

@@ -412,8 +412,8 @@ def launch_check(cp, **changed):
     [
         (lambda cp: {"indices": cp.zeros((2, 5), "l")}, DtypeError, "indices must be int32"),
         (lambda cp: {"indices": cp.zeros((5, 2), "i").T}, ShapeError, "must be contiguous"),
-        (lambda cp: {"indices": np.zeros((2, 5), "i")}, TypeError, "on the device, not ndarray"),
-        (lambda cp: {"indices": None}, TypeError, "on the device, not NoneType"),
+        (lambda cp: {"indices": np.zeros((2, 5), "i")}, TypeError, "be a cupy array, not ndarray"),
+        (lambda cp: {"indices": None}, TypeError, "be a cupy array, not NoneType"),
         (lambda cp: {"n": 5.0}, TypeError, "n must be an integer, not float"),
         (lambda cp: {"ndim": 1 << 40}, OverflowError, "too large|out of bounds"),
         (lambda cp: {"n": ...}, TypeError, r"missing or unknown arguments \['n'\]"),

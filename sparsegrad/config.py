@@ -14,6 +14,7 @@ __all__ = ["Config", "Settings", "config"]
 
 _CHOICES = {
     "backend": ("auto", "reference", "cpu", "cpu_jit"),
+    "format": ("auto", "coo", "csr", "csc"),
     "densify": ("warn", "raise", "record"),
 }
 
@@ -28,11 +29,24 @@ class Settings:
     densify: what happens when the library turns something sparse dense without being asked and
         the array is larger than `densify_budget`: "warn", "raise", or only "record".
     densify_budget: bytes an unasked-for dense array may take without consequence.
+    format: what `format="auto"` stands for, and what readers of files and graphs return: "coo",
+        "csr", "csc", or "auto": the cheapest by the cost table of `sparsegrad.policy`.
+    sparsity_threshold: share of zeros from which `sg.should_use_sparse` advises sparse storage.
+    min_nnz_for_sparse: nonzeros from which it does.
+    auto_convert_threshold: sparsity below which a product of a matrix, then nearly full, may use
+        a dense temporary; 0 never.
+    check_invariants: check every pattern that is made, also those that skip the check or that
+        ops make; for finding faults, not for speed.
     """
 
     backend: str = "auto"
     densify: str = "warn"
     densify_budget: int = 1 << 20
+    format: str = "auto"
+    sparsity_threshold: float = 0.3
+    min_nnz_for_sparse: int = 100
+    auto_convert_threshold: float = 0.2
+    check_invariants: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -40,8 +54,12 @@ class Settings:
                 raise ValueError(
                     f"config: {name} must be one of {allowed}, got {getattr(self, name)!r}"
                 )
-        if self.densify_budget < 0:
-            raise ValueError(f"config: densify_budget must be >= 0, got {self.densify_budget}")
+        for name in ("densify_budget", "min_nnz_for_sparse"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"config: {name} must be >= 0, got {getattr(self, name)}")
+        for name in ("sparsity_threshold", "auto_convert_threshold"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"config: {name} must be in [0, 1], got {getattr(self, name)}")
 
 
 current: ContextVar[Settings] = ContextVar("sparsegrad_settings", default=Settings())  # noqa: B039  (frozen)

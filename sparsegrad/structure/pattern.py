@@ -15,6 +15,7 @@ one core shares all index work.
 from __future__ import annotations
 
 import hashlib
+import operator
 import threading
 from collections.abc import Callable
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sparsegrad import backends
+from sparsegrad.config import current as settings
 from sparsegrad.errors import PatternError
 
 __all__ = ["Core", "Pattern"]
@@ -30,12 +32,13 @@ Array = Any
 Format = Literal["coo", "csr", "csc"]
 Order = Literal["given", "row", "col"]
 
+INT32_MAX = int(np.iinfo(np.int32).max)
 _FLIP = {"coo": "coo", "csr": "csc", "csc": "csr", "row": "col", "col": "row", "given": "given"}
 
 
 def index_dtype(shape: tuple[int, ...], nnz: int) -> np.dtype:
     """int32 unless a dimension or the number of entries needs int64."""
-    wide = max((*shape, nnz), default=0) > np.iinfo(np.int32).max
+    wide = max((*shape, nnz), default=0) > INT32_MAX
     return np.dtype(np.int64 if wide else np.int32)
 
 
@@ -51,10 +54,12 @@ class Core:
     def __init__(self, kind: Format, shape: tuple[int, ...], arrays: tuple[Array, ...]) -> None:
         self.kind: Format = kind
         self.shape = shape
-        self.arrays = arrays
+        self.arrays = tuple(_frozen(a) for a in arrays)
         self.nnz = int(arrays[-1].size) if arrays else 0
         self._cache: dict[Any, Any] = {}
         self._lock = threading.RLock()
+        if settings.get().check_invariants:
+            self.validate()
 
     def cached(self, key: Any, build: Callable[[], Any]) -> Any:
         """The value under `key`, built once, published under a lock."""
@@ -65,6 +70,17 @@ class Core:
                 if key not in self._cache:
                     self._cache[key] = build()
                 return self._cache[key]
+
+    def validate(self) -> None:
+        """PatternError unless every index lies in the shape and offsets rise from 0 to nnz."""
+        be = self.backend
+        if self.kind == "coo":
+            for d, ids in enumerate(self.arrays):
+                be.check_indices(f"indices[{d}]", ids, self.shape[d])
+            return
+        indptr, minor = self.arrays
+        check_offsets("indptr", indptr, self.nnz)
+        be.check_indices("indices", minor, self.shape[1 if self.kind == "csr" else 0])
 
     @property
     def backend(self) -> backends.Backend:
@@ -144,11 +160,12 @@ class Core:
 
     def _list(self, perm: Array | None) -> tuple[Array, ...]:
         if perm is not None:
-            return tuple(c[perm] for c in self.coords("given"))
+            return tuple(_frozen(c[perm]) for c in self.coords("given"))
         if self.kind == "coo":
             return self.arrays
         indptr, minor = self.arrays
         major = self.backend.expand(indptr, self.nnz).astype(minor.dtype, copy=False)
+        major = _frozen(major)
         return (major, minor) if self.kind == "csr" else (minor, major)
 
     def indptr(self, axis: int) -> Array:
@@ -176,6 +193,10 @@ class Core:
             return digest.digest()
 
         return self.cached("fingerprint", build)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        host = tuple(self.backend.to_host(a) for a in self.arrays)
+        return _rebuild, (self.kind, self.shape, host)
 
 
 def invert(perm: Array | None) -> Array | None:
@@ -367,6 +388,19 @@ class Pattern:
             self.core.moves(self.order, order),
         )
 
+    def sorted_rows(self) -> tuple[Array, Array, Array | None]:
+        """Like `rows`, with columns rising within each row."""
+        self._two_dimensional("sorted_rows")
+        axis = self._axis(0)
+        order: Order = ("row", "col")[axis]  # type: ignore[assignment]
+        if self.core.moves(self.order, order) is None:
+            order = self.order
+        return (
+            self.core.indptr(axis),
+            self.core.coords(order)[1 - axis],
+            self.core.moves(self.order, order),
+        )
+
     def to(self, fmt: Format) -> tuple[Pattern, Array | None]:
         """This pattern in another format, and the positions (nnz,) in the old entry order of the
         new entries (None where the order does not change)."""
@@ -413,10 +447,13 @@ class Pattern:
         return f"Pattern(shape={self.shape}, nnz={self.nnz}, format={self.format!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        host = tuple(self.core.backend.to_host(a) for a in self.core.arrays)
-        return _rebuild, (
-            self.core.kind, self.core.shape, host, self.format, self.order, self.transposed
-        )  # fmt: skip
+        return Pattern, (self.core, self.format, self.order, self.transposed)
+
+    def __copy__(self) -> Pattern:
+        return self  # immutable: copies of a tensor share it, and all index work with it
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Pattern:
+        return self
 
     def _axis(self, axis: int) -> int:
         return 1 - axis if self.transposed else axis
@@ -430,16 +467,14 @@ class Pattern:
             raise PatternError(f"{op}: needs two sparse dimensions, got shape {self.shape}")
 
 
-def _rebuild(
-    kind: Format, shape: tuple[int, ...], arrays: tuple[Array, ...], *handle: Any
-) -> Pattern:
-    return Pattern(Core(kind, shape, arrays), *handle)
+def _rebuild(kind: Format, shape: tuple[int, ...], arrays: tuple[Array, ...]) -> Core:
+    return Core(kind, shape, arrays)
 
 
 def as_shape(shape: Any) -> tuple[int, ...]:
     """`shape` as a tuple of non-negative ints."""
     try:
-        sizes = tuple(int(n) for n in shape)
+        sizes = tuple(operator.index(n) for n in shape)
     except TypeError:
         raise PatternError(f"shape: expected a tuple of integers, got {shape!r}") from None
     if any(n < 0 for n in sizes):
@@ -461,9 +496,14 @@ def _ids(name: str, ids: Any) -> Array:
 
 def _own(array: Array, dtype: np.dtype, copy: bool) -> Array:
     out = array.astype(dtype, copy=copy)
-    if out is not array and isinstance(out, np.ndarray):
-        out.flags.writeable = False
-    return out
+    return array[:] if out is array else out  # a view: the user's array stays writable
+
+
+def _frozen(array: Array) -> Array:
+    """The array, made read-only where the library can: many handles share it."""
+    if isinstance(array, np.ndarray):
+        array.flags.writeable = False
+    return array
 
 
 def check_offsets(name: str, offsets: Any, nnz: int) -> Array:

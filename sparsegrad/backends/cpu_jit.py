@@ -122,7 +122,7 @@ class CpuJit(Cpu):
 
     def check_indices(self, name: str, index: Array, bound: int) -> None:
         arrays = _indices(index)
-        if arrays is None or not self._pays(index.size, _MIN_SCAN) or not _inside(*arrays, bound):
+        if arrays is None or not self._pays(index.size, _MIN_SCAN) or not _inside(arrays[0], bound):
             super().check_indices(name, index, bound)  # which says what is wrong and where
 
     # ---- sums by index -------------------------------------------------------------------------

@@ -9,10 +9,13 @@ busy machine, and a kernel compiles several times faster. This module does not i
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import os
 import queue
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -174,6 +177,10 @@ class Kernel:
 
         signature = tuple(map(as_type, self.params))
         options = {"nogil": True, "error_model": "numpy", "fastmath": self.flags}
+        # Numba's cache on disk watches the file of a kernel, not the vectors it is built from;
+        # they become a part of its name, so that no machine code outlives a change to them.
+        if not self.function.__qualname__.endswith(_vector_digest()):
+            self.function.__qualname__ += f"_{_vector_digest()}"
         try:
             return numba.njit(signature, cache=True, **options)(self.function)
         except Exception:
@@ -183,6 +190,17 @@ class Kernel:
 
 
 _compiling = threading.RLock()
+
+
+@cache
+def _vector_digest() -> str:
+    from sparsegrad.backends import cpu_jit_vector
+
+    try:
+        source = inspect.getsource(cpu_jit_vector)
+    except OSError:  # shipped without sources
+        return ""
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
 def _after_fork() -> None:

@@ -1,0 +1,65 @@
+"""Opening files: compression by name, and writing that leaves either the old file or the new."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sparsegrad.errors import SparsegradError
+
+__all__ = ["FileError", "opened", "replaced"]
+
+
+class FileError(SparsegradError, ValueError):
+    """A file is not what it should be: malformed, truncated, or of another kind."""
+
+
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+
+
+def _opener(path: str) -> Callable[..., Any]:
+    return _OPENERS.get(os.path.splitext(path)[1].lower(), open)
+
+
+@contextmanager
+def opened(source: Any, mode: str = "rb") -> Iterator[Any]:
+    """A file by path, decompressed if it is called .gz or .bz2, or an open file as it is."""
+    if hasattr(source, "read"):
+        yield source
+        return
+    path = os.fspath(source)
+    options = {} if "b" in mode else {"encoding": "utf-8"}
+    with _opener(path)(path, mode, **options) as file:
+        yield file
+
+
+@contextmanager
+def replaced(target: Any, compress: bool = True) -> Iterator[Any]:
+    """A binary file to write, which takes the place of `target` when all is written; a file
+    object is written to directly. `compress` by the name's .gz or .bz2."""
+    if hasattr(target, "write"):
+        yield target
+        return
+    path = os.path.abspath(os.fspath(target))
+    scratch = f"{path}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+    try:
+        with open(scratch, "xb") as raw:
+            if compress and _opener(path) is gzip.open:
+                with gzip.GzipFile("", "wb", fileobj=raw) as file:
+                    yield file
+            elif compress and _opener(path) is bz2.open:
+                with bz2.BZ2File(raw, "wb") as packed:
+                    yield packed
+            else:
+                yield raw
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.replace(scratch, path)
+    except BaseException:
+        if os.path.exists(scratch):
+            os.unlink(scratch)
+        raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from sparsegrad.engine import primitive as _primitive
 from sparsegrad.engine.graph import Node, Version
 from sparsegrad.engine.mode import recording
 from sparsegrad.errors import DtypeError, GraphError, ShapeError
-from sparsegrad.operators import Operators
+from sparsegrad.operators import Operators, unpack
 
 __all__ = ["RemovableHandle", "Tensor", "as_tensor"]
 
@@ -79,6 +79,8 @@ class Tensor(Operators):
     ) -> None:
         self.data = to_array(data, dtype, device)
         self._node, self._index, self._version, self._grad, self._hooks = None, 0, None, None, None
+        if isinstance(data, Tensor) and data.data is self.data:
+            self._version = data._counter()
         self._requires_grad = False
         if requires_grad:
             self.requires_grad = True
@@ -445,35 +447,9 @@ class Tensor(Operators):
         """Positions of the maximum; see `sg.argmax`."""
         return ops.argmax(self, dim, keepdim)
 
-    def log_softmax(self, dim: int) -> Any:
-        """Logarithm of the softmax over `dim`; see `sg.log_softmax`."""
-        return ops.log_softmax(self, dim)
-
-    def reshape(self, *shape: Any) -> Any:
-        """The same elements in another shape; see `sg.reshape`."""
-        return ops.reshape(self, _unpack(shape))
-
-    view = reshape
-
-    def flatten(self) -> Any:
-        """The elements in one dimension."""
-        return ops.reshape(self, (-1,))
-
-    def permute(self, *dims: Any) -> Any:
-        """Dimensions in another order."""
-        return ops.permute(self, _unpack(dims))
-
     def expand(self, *shape: Any) -> Any:
         """Size-1 dimensions repeated without copying; -1 keeps a size."""
-        return ops.expand(self, _unpack(shape))
-
-    def squeeze(self, dim: Any = None) -> Any:
-        """Without size-1 dimensions."""
-        return ops.squeeze(self, dim)
-
-    def unsqueeze(self, dim: int) -> Any:
-        """With a size-1 dimension inserted."""
-        return ops.unsqueeze(self, dim)
+        return ops.expand(self, unpack(shape))
 
     def t(self) -> Any:
         """The transpose of a matrix."""
@@ -493,10 +469,6 @@ class Tensor(Operators):
         """Rows (slices along `dim`) by integer index; see `sg.take`."""
         return ops.take(self, index, dim, sparse_grad)
 
-    def index_select(self, dim: int, index: Any) -> Any:
-        """Slices along `dim` by integer index, with a dense gradient."""
-        return ops.take(self, index, dim, sparse_grad=False)
-
     def to(self, target: Any) -> Any:
         """This tensor with another dtype, or on another device."""
         if isinstance(target, (str, Device)) and str(target).partition(":")[0] in ("cpu", "cuda"):
@@ -515,10 +487,6 @@ class Tensor(Operators):
     def to_sparse(self, format: str = "coo", dense_dims: int = 0) -> Any:
         """The nonzero entries as a SparseTensor; see `sg.to_sparse`."""
         return ops.to_sparse(self, format, dense_dims)
-
-
-def _unpack(sizes: tuple[Any, ...]) -> Sequence[int]:
-    return sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
 
 
 def _rebuild(cls: type[Tensor], data: np.ndarray, requires_grad: bool) -> Tensor:

@@ -235,6 +235,12 @@ class _Algebra:
             return False
         return all(n < 2 or s != 0 for n, s in zip(data.shape, data.strides, strict=True))
 
+    def alone(self, results: Any, i: int) -> bool:
+        """Whether no other result of the same rules shares the memory of result `i`."""
+        own = _owner(_memory(results[i]))
+        others = (r for j, r in enumerate(results) if j != i and r is not None)
+        return all(_owner(_memory(r)) is not own for r in others)
+
     def run_hooks(self, hooks: Iterable[Callable[..., Any]], g: Any) -> Any:
         """`g` after the user's hooks; a hook may give another gradient of the same shape."""
         g = _settled(g)

@@ -271,7 +271,7 @@ class Primitive:
             result = self.forward(lib, *arrays, **static)
         except SparsegradError:
             raise
-        except (ValueError, TypeError, IndexError) as error:
+        except (ValueError, TypeError, IndexError, OverflowError) as error:
             raise self._explained(error, args) from error
         if self._plain:
             if type(result) is not np.ndarray and isinstance(result, np.generic):
@@ -294,6 +294,8 @@ class Primitive:
     def _record(
         self, args: Any, static: dict[str, Any], needs: int, outs: tuple[Any, ...], aux: Any
     ) -> tuple[Any, ...]:
+        if len(args) < len(self.inputs):  # optional inputs that were left out
+            args = (*args, *(None,) * (len(self.inputs) - len(args)))
         key = (len(args), needs)
         try:
             plan = self._plans[key]
@@ -359,7 +361,7 @@ class Primitive:
 
     def _share_version(self, source: Any, array: Any, out: Any) -> None:
         """A view shares the in-place counter of what it looks into."""
-        if out.data is array or out.data.base is not None:
+        if _owner(out.data) is _owner(array):
             out._version = source._counter()
 
     def _complain(self, args: Any, problem: str) -> str:
@@ -386,7 +388,14 @@ def describe(a: Any) -> str:
     return repr(a) if type(a) in _SCALARS or a is None else type(a).__name__
 
 
-def _meta(a: Any) -> Meta:
+def _owner(array: Any) -> Any:
+    """The array whose memory this one looks into."""
+    return array if array.base is None else array.base
+
+
+def _meta(a: Any) -> Any:
+    if a is None:
+        return None
     if isinstance(a, _Tensor):
         return Meta(a.data.shape, a.data.dtype)
     return Meta((), dtypes.result_type(a))

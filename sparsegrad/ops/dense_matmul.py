@@ -6,6 +6,7 @@ from typing import Any
 
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
+from sparsegrad.ops.index import take_p
 from sparsegrad.ops.shape import reshape_p, transpose
 
 __all__ = ["matmul"]
@@ -18,9 +19,31 @@ def matmul_p(be: Any, a: Any, b: Any) -> Any:
 
 
 matmul_p.defvjp(
-    a=lambda g, b: matmul_p(g, transpose(b, -2, -1)),
-    b=lambda g, a: matmul_p(transpose(a, -2, -1), g),
+    a=lambda g, b: _times(g, transpose(b, -2, -1)),
+    b=lambda g, a: _times_left(transpose(a, -2, -1), g),
+    sparse_g=True,
 )
+
+
+def _times(g: Any, b: Any) -> Any:
+    """g @ b for a cotangent: a row-sparse one (n, *D) stays row-sparse."""
+    if not getattr(g, "_is_sparse", False):
+        return matmul_p(g, b)
+    if g.ndim != 2 or b.ndim != 2:
+        return matmul_p(g._densify("backward of matmul"), b)
+    return g.with_values(matmul_p(g.values, b)) if g.dense_dim else matmul(g, b)
+
+
+def _times_left(a: Any, g: Any) -> Any:
+    """a @ g for a cotangent: of a row-sparse one only the stored rows take part."""
+    if not getattr(g, "_is_sparse", False):
+        return matmul_p(a, g)
+    if g.ndim != 2 or a.ndim != 2:
+        return matmul_p(a, g._densify("backward of matmul"))
+    if not g.dense_dim:
+        return matmul(a, g)
+    rows = take_p(transpose(a, 0, 1), index=g.row)
+    return matmul_p(transpose(rows, 0, 1), g.values)
 
 
 def matmul(a: Any, b: Any) -> Any:

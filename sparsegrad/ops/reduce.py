@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.elementwise import cast, exp_p
+from sparsegrad.ops.elementwise import abs as abs_
+from sparsegrad.ops.elementwise import cast, exp_p, pow, sqrt, where
 from sparsegrad.ops.index import pick_p, spread_p
-from sparsegrad.ops.shape import broadcast_p, reshape_p
+from sparsegrad.ops.shape import broadcast_p, cat_p, permute_p, reshape_p, slice_p
 
 __all__ = [
     "MaxResult",
     "amax",
+    "amin",
     "argmax",
     "cross_entropy",
     "log_softmax",
+    "logsumexp",
     "max",
     "mean",
     "nll_loss",
+    "norm",
+    "prod",
     "softmax",
     "sum",
 ]
@@ -110,6 +118,27 @@ def argmax_p(xp: Any, x: Any, *, axis: int | None, keepdims: bool = False) -> An
     return xp.argmax(x, axis=axis, keepdims=keepdims)
 
 
+def product(x: Any, axes: tuple[int, ...]) -> Any:
+    """Product over `axes`, which go. Multiplied pairwise in log2(n) rounds, in ops: the gradient
+    is right with any number of zeros, and can be differentiated again."""
+    kept = tuple(a for a in range(x.ndim) if a not in axes)
+    rest = tuple(x.shape[a] for a in kept)
+    count = math.prod(x.shape[a] for a in axes)
+    wide = cast(x, dtypes.accumulator(x.dtype))
+    flat = reshape_p(permute_p(wide, axes=axes + kept), shape=(count, *rest))
+    if not count:
+        return cast(sum_p(flat, axis=(0,)) + 1, x.dtype)
+    while count > 1:
+        pairs = reshape_p(
+            slice_p(flat, axis=0, start=0, stop=count - count % 2), shape=(count // 2, 2, *rest)
+        )
+        left, right = (slice_p(pairs, axis=1, start=i, stop=i + 1) for i in (0, 1))
+        last = slice_p(flat, axis=0, start=count - count % 2, stop=count)
+        flat = cat_p(reshape_p(left * right, shape=(count // 2, *rest)), last, axis=0)
+        count = flat.shape[0]
+    return cast(reshape_p(flat, shape=rest), x.dtype)
+
+
 # ---- softmax -----------------------------------------------------------------------------------
 @primitive(promote="float")
 def softmax_p(xp: Any, x: Any, *, axis: int) -> Any:
@@ -136,12 +165,32 @@ def log_softmax_p(xp: Any, x: Any, *, axis: int) -> Any:
     return shifted.astype(x.dtype, copy=False)
 
 
+@primitive(promote="float")
+def logsumexp_p(xp: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
+    """log(sum(exp(x))) over `axis`, kept as size 1."""
+    wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
+    top = xp.amax(wide, axis=axis, keepdims=True)
+    shift = xp.where(xp.isfinite(top), top, 0)
+    total = xp.exp(wide - shift).sum(axis=axis, keepdims=True)
+    with np.errstate(divide="ignore"):  # only -inf: log(0) is the right answer
+        return (xp.log(total) + shift).astype(x.dtype, copy=False)
+
+
+logsumexp_p.defvjp(x=lambda g, x, out: g * exp_p(x - out))
+
 log_softmax_p.defvjp(
     x=lambda g, out, axis: g - exp_p(out) * sum_p(g, axis=(axis,), keepdims=True),
 )
 
 
 # ---- public names ------------------------------------------------------------------------------
+def sparse_reduce() -> Any:
+    """The family that reduces sparse tensors; it builds on this one."""
+    from sparsegrad.ops import sparse_reduce as family
+
+    return family
+
+
 def sum(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     """Sum over `dim` (int, tuple, or None for all): the shape without those dimensions, or with
     size 1 there if `keepdim`. Integers and bools sum to int64, as in PyTorch. Absent entries of
@@ -156,28 +205,105 @@ def sum(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> An
     elif x.dtype.kind in "biu":
         x = cast(x, dtypes.int64)
     if getattr(x, "_is_sparse", False):
-        from sparsegrad.ops.sparse_reduce import sparse_sum
-
-        return sparse_sum(x, dim, keepdim)
+        return sparse_reduce().sparse_sum(x, dim, keepdim)
     return sum_p(x, axis=axes_of("sum", dim, x.ndim), keepdims=keepdim)
 
 
-def mean(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Arithmetic mean over `dim`; absent entries of a SparseTensor count as 0. Shapes as `sum`."""
+def mean(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:
+    """Arithmetic mean over `dim`, shapes as `sum`.
+
+    include_zeros: for a SparseTensor, count absent cells as the zeros they are (the default,
+        equal to dense), or only stored entries (what has none is 0).
+
+    >>> import sparsegrad as sg
+    >>> A = sg.coo([[0, 0], [0, 2]], [1.0, 5.0], (2, 3))
+    >>> sg.mean(A, dim=1), sg.mean(A, dim=1, include_zeros=False)
+    (tensor([2., 0.]), tensor([3., 0.]))
+    """
     if getattr(x, "_is_sparse", False):
-        count = 1
-        for a in axes_of("mean", dim, x.ndim):
-            count *= x.shape[a]
-        return sum(x, dim, keepdim) / count
+        return sparse_reduce().sparse_mean(x, dim, keepdim, include_zeros)
     return mean_p(x, axis=axes_of("mean", dim, x.ndim), keepdims=keepdim)
 
 
-def amax(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Maximum over `dim`, shapes as `sum`; equal maxima share the gradient equally."""
+def amax(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:
+    """Maximum over `dim`, shapes as `sum`; equal maxima share the gradient equally.
+
+    include_zeros: as in `mean`.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.coo([[0, 0], [0, 2]], [-1.0, -5.0], (2, 3))
+    >>> sg.amax(A, dim=1), sg.amax(A, dim=1, include_zeros=False)
+    (tensor([0., 0.]), tensor([-1.,  0.]))
+    """
+    if getattr(x, "_is_sparse", False):
+        return sparse_reduce().sparse_amax(x, dim, keepdim, include_zeros)
     axes = axes_of("amax", dim, x.ndim)
     if any(x.shape[a] == 0 for a in axes):
         raise ShapeError(f"amax: no maximum over an empty dimension of shape {x.shape}")
     return amax_p(x, axis=axes, keepdims=keepdim)
+
+
+def amin(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:
+    """Minimum over `dim`; shapes, ties and `include_zeros` as in `amax`."""
+    return -amax(-x, dim, keepdim, include_zeros)
+
+
+def prod(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:
+    """Product over `dim`, shapes as `sum`. The gradient is right with any number of zeros.
+
+    include_zeros: as in `mean`; an absent cell makes the product 0.
+
+    >>> import sparsegrad as sg
+    >>> sg.prod(sg.tensor([[2.0, 3.0], [4.0, 0.0]]), dim=1)
+    tensor([6., 0.])
+    """
+    if x.dtype.kind in "biu":
+        x = cast(x, dtypes.int64)
+    if getattr(x, "_is_sparse", False):
+        return sparse_reduce().sparse_prod(x, dim, keepdim, include_zeros)
+    axes = axes_of("prod", dim, x.ndim)
+    out = product(x, axes)
+    return reshape_p(out, shape=_kept(x.shape, axes)) if keepdim else out
+
+
+def norm(x: Any, p: float = 2, dim: Any = None, keepdim: bool = False) -> Any:
+    """The p-norm over `dim`, shapes as `sum`: p > 0 or infinity. At 0 the subgradient is 0.
+
+    >>> import sparsegrad as sg
+    >>> sg.norm(sg.tensor([3.0, 4.0])), sg.norm(sg.coo([[0, 5]], [3.0, 4.0], (9,)))
+    (tensor(5.), tensor(5.))
+    """
+    if getattr(x, "_is_sparse", False):
+        return sparse_reduce().sparse_norm(x, p, dim, keepdim)
+    if p == math.inf:
+        return amax(abs_(x), dim, keepdim)
+    if p <= 0:
+        raise ValueError(f"norm: p must be positive, got {p}")
+    total = sum(abs_(x) if p == 1 else (x * x if p == 2 else pow(abs_(x), p)), dim, keepdim)
+    if p == 1:
+        return total
+    zero = total == 0  # the root has no slope there
+    safe = where(zero, 1, total)
+    return where(zero, 0, sqrt(safe) if p == 2 else pow(safe, 1 / p))
+
+
+def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
+    """log(sum(exp(x))) over `dim` without overflow, shapes as `sum`. For a SparseTensor over the
+    stored entries: absent ones count as minus infinity, and what has none is 0.
+
+    >>> import sparsegrad as sg
+    >>> sg.logsumexp(sg.tensor([[1000.0, 1000.0]]), dim=1)
+    tensor([1000.6931])
+    """
+    if getattr(x, "_is_sparse", False):
+        return sparse_reduce().sparse_logsumexp(x, dim, keepdim)
+    axes = axes_of("logsumexp", dim, x.ndim)
+    if any(x.shape[a] == 0 for a in axes):
+        raise ShapeError(f"logsumexp: nothing to sum in an empty dimension of shape {x.shape}")
+    out = logsumexp_p(x, axis=axes)
+    if keepdim:
+        return out
+    return reshape_p(out, shape=tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
 class MaxResult(NamedTuple):
@@ -197,6 +323,8 @@ def max(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """
     if dim is None:
         return amax(x)
+    if getattr(x, "_is_sparse", False):
+        raise TypeError("max: a sparse tensor has no positions of maxima along dim; use sg.amax")
     (axis,) = axes_of("max", dim, x.ndim)
     if x.shape[axis] == 0:
         raise ShapeError(f"max: no maximum over an empty dimension of shape {x.shape}")
@@ -222,14 +350,15 @@ def softmax(x: Any, dim: int = -1) -> Any:
     tensor([0.5, 0.5])
     """
     if getattr(x, "_is_sparse", False):
-        from sparsegrad.ops.segment import sparse_softmax
-
-        return sparse_softmax(x, dim)
+        return sparse_reduce().sparse_softmax(x, dim)
     return softmax_p(x, axis=axes_of("softmax", dim, x.ndim)[0])
 
 
 def log_softmax(x: Any, dim: int = -1) -> Any:
-    """log(softmax(x)) along `dim`, computed without cancellation, same shape."""
+    """log(softmax(x)) along `dim`, computed without cancellation, same shape; of a SparseTensor
+    over its stored entries, as `softmax`."""
+    if getattr(x, "_is_sparse", False):
+        return sparse_reduce().sparse_log_softmax(x, dim)
     return log_softmax_p(x, axis=axes_of("log_softmax", dim, x.ndim)[0])
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
+from sparsegrad.ops.elementwise import cast, eq_p, exp_p, maximum_p
+from sparsegrad.tensor import Tensor
 
 __all__ = ["segment_softmax", "segment_sum"]
 
@@ -59,6 +64,81 @@ segment_softmax_grad_p.defvjp(
 )
 
 
+# ---- largest entry, logarithms -----------------------------------------------------------------
+@primitive(promote="none")
+def segment_amax_p(be: Any, values: Any, *, indptr: Any, absent: Any) -> Any:
+    """Maximum of each run and of as many zeros as `absent` (s,) says: (s, *D); 0 for neither."""
+    out = be.segment_max(values, indptr)
+    xp = be.xp
+    lead = (-1, *(1,) * (out.ndim - 1))
+    out = xp.where((absent > 0).reshape(lead), xp.maximum(out, out.dtype.type(0)), out)
+    empty = (xp.diff(indptr) == 0).reshape(lead)
+    return xp.where(empty, out.dtype.type(0), out)
+
+
+def _amax_rule(g: Any, values: Any, out: Any, indptr: Any, absent: Any) -> Any:
+    """Ties share the gradient equally, the absent zeros among them; counts are exact and the
+    division is in float32 or wider, since half precision stops counting at 2048."""
+    nnz = values.shape[0]
+    wide = dtypes.accumulator(values.dtype)
+    hit = cast(eq_p(values, segment_expand_p(out, indptr=indptr, nnz=nnz)), wide)
+    zeros = Tensor(absent.reshape(-1, *(1,) * (out.ndim - 1)).astype(wide))
+    ties = segment_sum_p(hit, indptr=indptr) + cast(eq_p(out, 0), wide) * zeros
+    share = g / cast(maximum_p(ties, 1), wide)
+    spread = segment_expand_p(cast(share, g.dtype), indptr=indptr, nnz=nnz)
+    return spread * cast(hit, g.dtype)
+
+
+segment_amax_p.defvjp(values=_amax_rule)
+
+
+@primitive(promote="float")
+def segment_logsumexp_p(be: Any, values: Any, *, indptr: Any) -> Any:
+    """log(sum(exp(values))) of each run (s, *D), shifted by its maximum; 0 for an empty run."""
+    _, shift, total = _shifted(be, values, indptr)
+    with np.errstate(divide="ignore"):  # a run of -inf alone: log(0) is the right answer
+        return (be.xp.log(total) + shift).astype(values.dtype, copy=False)
+
+
+segment_logsumexp_p.defvjp(
+    values=lambda g, values, indptr, values_meta: (
+        segment_expand_p(g, indptr=indptr, nnz=values_meta.shape[0])
+        * segment_softmax_p(values, indptr=indptr)
+    )
+)
+
+
+@primitive(promote="float")
+def segment_log_softmax_p(be: Any, values: Any, *, indptr: Any) -> Any:
+    """(values - max) - log(sum(exp(values - max))) of each run (nnz, *D): no cancellation for
+    values of large magnitude."""
+    wide, shift, total = _shifted(be, values, indptr)
+    ids = be.expand(indptr, len(values))
+    with np.errstate(divide="ignore"):
+        return (wide - shift[ids] - be.xp.log(total)[ids]).astype(values.dtype, copy=False)
+
+
+segment_log_softmax_p.defvjp(
+    values=lambda g, out, indptr, values_meta: (
+        g
+        - exp_p(out)
+        * segment_expand_p(segment_sum_p(g, indptr=indptr), indptr=indptr, nnz=values_meta.shape[0])
+    )
+)
+
+
+def _shifted(be: Any, values: Any, indptr: Any) -> tuple[Any, Any, Any]:
+    """Values in the accumulator's dtype, the (finite) maximum of each run, and the sum of
+    exp(values - maximum); 0 and 1 for an empty run."""
+    xp = be.xp
+    wide = values.astype(dtypes.accumulator(values.dtype), copy=False)
+    top = be.segment_max(wide, indptr)
+    shift = xp.where(xp.isfinite(top), top, top.dtype.type(0))
+    total = be.segment_sum(xp.exp(wide - shift[be.expand(indptr, len(values))]), indptr)
+    empty = (xp.diff(indptr) == 0).reshape(-1, *(1,) * (top.ndim - 1))
+    return wide, shift, xp.where(empty, top.dtype.type(1), total)
+
+
 # ---- public names ------------------------------------------------------------------------------
 def _offsets(op: str, values: Any, indptr: Any) -> Any:
     from sparsegrad.structure.pattern import check_offsets
@@ -89,26 +169,3 @@ def segment_softmax(values: Any, indptr: Any) -> Any:
     tensor([0.5, 0.5, 1. ])
     """
     return segment_softmax_p(values, indptr=_offsets("segment_softmax", values, indptr))
-
-
-def sparse_softmax(A: Any, dim: int) -> Any:
-    """Softmax over the stored entries of each row (dim 1) or column (dim 0) of a matrix."""
-    from sparsegrad.ops.sparse_structure import coalesce, reorder
-    from sparsegrad.sparse_tensor import wrap
-    from sparsegrad.structure.pattern import Pattern
-
-    if A.sparse_dim != 2 or not -2 <= dim < 2:
-        raise ShapeError(
-            f"softmax: needs two sparse dimensions and dim 0 or 1; got shape {A.shape}, dim {dim}"
-        )
-    if not A.pattern.core.unique:
-        A = coalesce(A)  # not linear: duplicates are one entry
-    pattern = A.pattern
-    lines = pattern if dim % 2 else pattern.T
-    indptr, _, positions = lines.rows()
-    if positions is None:
-        return wrap(segment_softmax_p(A.values, indptr=indptr), pattern)
-    axis = 0 if bool(dim % 2) != pattern.transposed else 1
-    grouped = Pattern(pattern.core, pattern.format, pattern.core.grouped(axis), pattern.transposed)
-    values = reorder(A.values, pattern, grouped)
-    return wrap(reorder(segment_softmax_p(values, indptr=indptr), grouped, pattern), pattern)

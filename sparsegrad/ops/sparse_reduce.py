@@ -1,47 +1,239 @@
-"""Reductions of sparse tensors over sparse and dense dimensions."""
+"""Reductions of sparse tensors over sparse and dense dimensions, and softmax over stored entries.
+
+Entries are grouped by the dimensions that are left (a cached plan), then reduced run by run. A
+result with at most one sparse dimension is dense, any other is sparse. With `include_zeros` (the
+default) absent entries count as the zeros they stand for, so the result is that of the dense
+tensor; without, only stored entries count, and what has none is 0. Non-linear reductions see each
+entry once: duplicates are summed first.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from sparsegrad.ops.index import put_rows_p
-from sparsegrad.ops.reduce import axes_of, sum_p
-from sparsegrad.ops.shape import reshape_p
+from sparsegrad import dtypes
+from sparsegrad.errors import ShapeError
+from sparsegrad.ops.elementwise import abs as abs_
+from sparsegrad.ops.elementwise import cast, div_p, mul_p, pow, sqrt, where
+from sparsegrad.ops.index import put_rows_p, take_p
+from sparsegrad.ops.reduce import amax_p, axes_of, log_softmax_p, product, softmax_p, sum_p
+from sparsegrad.ops.segment import (
+    segment_amax_p,
+    segment_log_softmax_p,
+    segment_logsumexp_p,
+    segment_softmax_p,
+    segment_sum_p,
+)
+from sparsegrad.ops.shape import cat_p, reshape_p
+from sparsegrad.ops.sparse_structure import coalesce, reorder_p
+from sparsegrad.structure import plan_reduce
 from sparsegrad.structure.pattern import Pattern
+from sparsegrad.structure.plan_reduce import Groups
+from sparsegrad.tensor import Tensor
 
 __all__: list[str] = []
 
 
-def sparse_sum(A: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Sum over any dimensions: dense if at most one sparse dimension is left, else sparse."""
-    from sparsegrad.ops.sparse_structure import coalesce
-    from sparsegrad.sparse_tensor import wrap
+class _Split(NamedTuple):
+    """A reduction taken apart: what is reduced inside `values`, what across entries."""
 
-    axes = axes_of("sum", dim, A.ndim)
+    inner: tuple[int, ...]  # axes of values (nnz, *D)
+    left: tuple[int, ...]  # sparse dimensions that stay
+    shape: tuple[int, ...]  # of the result
+    cells: int  # sparse cells that meet in one cell of the result
+
+
+def _split(op: str, A: Any, dim: Any, keepdim: bool) -> _Split:
+    axes = axes_of(op, dim, A.ndim)
     sparse = A.sparse_dim
-    inner = tuple(a - sparse + 1 for a in axes if a >= sparse)
-    left = [d for d in range(sparse) if d not in axes]
-    values = sum_p(A.values, axis=inner) if inner else A.values
-    shape = tuple(n for d, n in enumerate(A.shape) if d not in axes)
-    if keepdim:
-        shape = tuple(1 if d in axes else n for d, n in enumerate(A.shape))
-    if len(left) == sparse:
-        dense = shape[sparse:]
-        return wrap(reshape_p(values, shape=(A.nnz, *dense)), A.pattern)
-    coords = A.pattern.coords
-    if not left:
-        return reshape_p(sum_p(values, axis=(0,)), shape=shape)
-    if len(left) == 1:
-        d = left[0]
-        out = put_rows_p(values, index=coords[d], n=A.shape[d])
-        return reshape_p(out, shape=shape)
-    kept = Pattern.coo([coords[d] for d in left], tuple(A.shape[d] for d in left), check=False)
-    merged = coalesce(wrap(values, kept))
-    if not keepdim:
-        return merged
-    xp = kept.core.backend.xp
-    zeros = xp.zeros(merged.nnz, dtype=kept.row.dtype)
-    listed = iter(merged.pattern.coords)
-    full = [next(listed) if d in left else zeros for d in range(sparse)]
-    pattern = Pattern.coo(full, shape[:sparse], check=False)
-    return wrap(reshape_p(merged.values, shape=(merged.nnz, *shape[sparse:])), pattern)
+    shape = tuple(1 if d in axes else n for d, n in enumerate(A.shape) if keepdim or d not in axes)
+    return _Split(
+        tuple(a - sparse + 1 for a in axes if a >= sparse),
+        tuple(d for d in range(sparse) if d not in axes),
+        shape,
+        math.prod(A.shape[d] for d in range(sparse) if d in axes),
+    )
+
+
+def _grouped(A: Any, left: tuple[int, ...], values: Any) -> tuple[Groups, Any]:
+    plan = plan_reduce.groups(A.pattern, left)
+    if plan.perm is not None:
+        values = reorder_p(values, perm=plan.perm, inverse=plan.inverse)
+    return plan, values
+
+
+def _placed(A: Any, split: _Split, plan: Groups, out: Any) -> Any:
+    """One value a run (s, *D) as the result of shape `split.shape`."""
+    if plan.pattern is None:
+        return reshape_p(out, shape=split.shape)
+    return _with_dims(wrap(out, plan.pattern), split, A.sparse_dim)
+
+
+def _with_dims(A: Any, split: _Split, sparse: int) -> Any:
+    """A sparse result with the reduced dimensions back as size 1, if `split.shape` has them."""
+    if len(split.shape) == A.ndim:
+        return A
+    xp = A.pattern.core.backend.xp
+    zeros = xp.zeros(A.nnz, dtype=A.pattern.coords[0].dtype)
+    listed = iter(A.pattern.coords)
+    coords = [next(listed) if d in split.left else zeros for d in range(sparse)]
+    pattern = Pattern.coo(coords, split.shape[:sparse], check=False)
+    return wrap(reshape_p(A.values, shape=(A.nnz, *split.shape[sparse:])), pattern)
+
+
+def _entrywise(A: Any, split: _Split, values: Any) -> Any:
+    """A result that no sparse dimension was reduced for: on the pattern of A."""
+    return wrap(reshape_p(values, shape=(A.nnz, *split.shape[A.sparse_dim :])), A.pattern)
+
+
+# ---- linear ------------------------------------------------------------------------------------
+def sparse_sum(A: Any, dim: Any, keepdim: bool) -> Any:
+    """Sum of stored entries; absent ones add nothing."""
+    split = _split("sum", A, dim, keepdim)
+    values = sum_p(A.values, axis=split.inner) if split.inner else A.values
+    if len(split.left) == A.sparse_dim:
+        return _entrywise(A, split, values)
+    if not split.left:
+        return reshape_p(sum_p(values, axis=(0,)), shape=split.shape)
+    if len(split.left) == 1:  # straight into the rows: no sorting
+        (d,) = split.left
+        out = put_rows_p(values, index=A.pattern.coords[d], n=A.shape[d])
+        return reshape_p(out, shape=split.shape)
+    plan, values = _grouped(A, split.left, values)
+    return _placed(A, split, plan, segment_sum_p(values, indptr=plan.indptr))
+
+
+def sparse_mean(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
+    """Sum over the number of cells, or of stored entries without `include_zeros`."""
+    split = _split("mean", A, dim, keepdim)
+    inner = math.prod(A.values.shape[a] for a in split.inner)
+    if include_zeros:
+        cells = split.cells * inner
+        total = sparse_sum(A, dim, keepdim)
+        return total / cells if cells else total * float("nan")
+    A = _once(A)
+    total = sparse_sum(A, dim, keepdim)
+    if len(split.left) == A.sparse_dim:
+        return total / inner
+    counts = Tensor((_counts(A, split) * inner).clip(1))
+    counts = cast(counts, dtypes.accumulator(A.dtype))
+    if getattr(total, "_is_sparse", False):
+        sizes = reshape_p(counts, shape=(-1, *(1,) * total.dense_dim))
+        return total.with_values(cast(div_p(total.values, sizes), total.dtype))
+    trailing = A.dense_dim if keepdim else A.dense_dim - len(split.inner)
+    lead = total.shape[: total.ndim - trailing]
+    out = div_p(total, reshape_p(counts, shape=(*lead, *(1,) * trailing)))
+    return cast(out, total.dtype)
+
+
+def _counts(A: Any, split: _Split) -> Any:
+    xp = A.pattern.core.backend.xp
+    return xp.diff(plan_reduce.groups(A.pattern, split.left).indptr)
+
+
+def _once(A: Any) -> Any:
+    """Each entry once: non-linear functions must not see duplicates apart."""
+    return A if A.pattern.core.unique else coalesce(A)
+
+
+# ---- not linear --------------------------------------------------------------------------------
+def _absent(A: Any, split: _Split, include_zeros: bool) -> Any:
+    """How many absent zeros meet in each run (s,)."""
+    counts = _counts(A, split).astype("int64")
+    return split.cells - counts if include_zeros else counts * 0
+
+
+def sparse_amax(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
+    """Largest cell, or largest stored entry without `include_zeros`."""
+    A = _once(A)
+    split = _split("amax", A, dim, keepdim)
+    values = amax_p(A.values, axis=split.inner) if split.inner else A.values
+    if len(split.left) == A.sparse_dim:
+        return _entrywise(A, split, values)
+    absent = _absent(A, split, include_zeros)
+    plan, values = _grouped(A, split.left, values)
+    if include_zeros and split.cells == 0 and math.prod(split.shape):
+        raise ShapeError(f"amax: no maximum over an empty dimension of shape {A.shape}")
+    out = segment_amax_p(values, indptr=plan.indptr, absent=absent)
+    return _placed(A, split, plan, out)
+
+
+def sparse_prod(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
+    """Product of all cells (0 where one is absent), or of stored entries without
+    `include_zeros`."""
+    A = _once(A)
+    split = _split("prod", A, dim, keepdim)
+    values = product(A.values, split.inner) if split.inner else A.values
+    if len(split.left) == A.sparse_dim:
+        return _entrywise(A, split, values)
+    absent = _absent(A, split, include_zeros)
+    plan, values = _grouped(A, split.left, values)
+    steps = plan_reduce.halvings(A.pattern, split.left)
+    one = Tensor(A.pattern.core.backend.xp.ones((1, *values.shape[1:]), values.dtype))
+    for left, right in steps.rounds:
+        padded = cat_p(values, one, axis=0)
+        values = mul_p(take_p(values, index=left), take_p(padded, index=right))
+    out = take_p(cat_p(values, one, axis=0), index=steps.last)
+    gone = absent > 0
+    if not include_zeros:  # what has no stored entry is 0 in every reduction of stored entries
+        gone |= _counts(A, split) == 0
+    out = where(Tensor(gone.reshape(-1, *(1,) * (out.ndim - 1))), 0, out)
+    return _placed(A, split, plan, out)
+
+
+def sparse_norm(A: Any, p: float, dim: Any, keepdim: bool) -> Any:
+    """The p-norm of the cells; absent ones add nothing to it."""
+    A = _once(A)
+    if p == math.inf:
+        return sparse_amax(abs_(A), dim, keepdim, include_zeros=False)
+    if p <= 0:
+        raise ValueError(f"norm: p must be positive for a sparse tensor, got {p}")
+    powers = abs_(A) if p == 1 else (A * A if p == 2 else pow(abs_(A), p))
+    total = sparse_sum(powers, dim, keepdim)
+    if p == 1:
+        return total
+    inside = total.values if getattr(total, "_is_sparse", False) else total
+    # The root has no slope at 0: the subgradient there is 0, as in PyTorch.
+    zero = inside == 0
+    safe = where(zero, 1, inside)
+    root = where(zero, 0, sqrt(safe) if p == 2 else pow(safe, 1 / p))
+    return total.with_values(root) if inside is not total else root
+
+
+# ---- over stored entries -----------------------------------------------------------------------
+def sparse_logsumexp(A: Any, dim: Any, keepdim: bool) -> Any:
+    """log(sum(exp)) of stored entries: absent ones count as minus infinity; 0 where none is."""
+    A = _once(A)
+    split = _split("logsumexp", A, dim, keepdim)
+    if split.inner or len(split.left) == A.sparse_dim:
+        raise ShapeError(f"logsumexp: dim must be sparse dimensions; got {dim} of {A.shape}")
+    plan, values = _grouped(A, split.left, A.values)
+    return _placed(A, split, plan, segment_logsumexp_p(values, indptr=plan.indptr))
+
+
+def sparse_softmax(A: Any, dim: int) -> Any:
+    """Softmax over the stored entries along one dimension."""
+    return _along(A, dim, "softmax", segment_softmax_p, softmax_p)
+
+
+def sparse_log_softmax(A: Any, dim: int) -> Any:
+    """Logarithm of the softmax over the stored entries along one dimension."""
+    return _along(A, dim, "log_softmax", segment_log_softmax_p, log_softmax_p)
+
+
+def _along(A: Any, dim: int, name: str, run: Callable[..., Any], inside: Callable[..., Any]) -> Any:
+    (axis,) = axes_of(name, dim, A.ndim)
+    A = _once(A)
+    if axis >= A.sparse_dim:
+        return wrap(inside(A.values, axis=axis - A.sparse_dim + 1), A.pattern)
+    left = tuple(d for d in range(A.sparse_dim) if d != axis)
+    plan, values = _grouped(A, left, A.values)
+    out = run(values, indptr=plan.indptr)
+    if plan.perm is not None:
+        out = reorder_p(out, perm=plan.inverse, inverse=plan.perm)
+    return wrap(out, A.pattern)
+
+
+from sparsegrad.sparse_tensor import wrap  # noqa: E402  (the one import cycle)

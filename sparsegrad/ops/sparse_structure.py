@@ -10,22 +10,20 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.segment import segment_sum_p
 from sparsegrad.ops.shape import permute_p, reshape_p
-from sparsegrad.structure import plan
+from sparsegrad.structure import cost, plan
 from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["coalesce", "to_dense", "to_format", "to_sparse"]
 
 
 @primitive(promote="none")
-def reorder_p(xp: Any, values: Any, *, core: Any, source: Any, target: Any) -> Any:
-    """Values (nnz, *D) in another order of the core's entries; a permutation, so its transpose is
-    its inverse and nothing is scattered."""
-    return values[core.moves(source, target)]
+def reorder_p(xp: Any, values: Any, *, perm: Any, inverse: Any) -> Any:
+    """Values (nnz, *D) in another order; a permutation, so its transpose is its inverse and
+    nothing is scattered."""
+    return values[perm]
 
 
-reorder_p.defvjp(
-    values=lambda g, core, source, target: reorder_p(g, core=core, source=target, target=source)
-)
+reorder_p.defvjp(values=lambda g, perm, inverse: reorder_p(g, perm=inverse, inverse=perm))
 
 
 @primitive(promote="none")
@@ -60,15 +58,16 @@ put_entries_p.defvjp(values=lambda g, pattern: entries_p(g, pattern=pattern))
 # ---- public names ------------------------------------------------------------------------------
 def reorder(values: Any, pattern: Pattern, target: Pattern) -> Any:
     """Values on `pattern` as values on `target`, a handle of the same core."""
-    core = pattern.core
-    if core.moves(pattern.order, target.order) is None:
+    perm = pattern.core.moves(pattern.order, target.order)
+    if perm is None:
         return values
-    return reorder_p(values, core=core, source=pattern.order, target=target.order)
+    inverse = pattern.core.moves(target.order, pattern.order)
+    return reorder_p(values, perm=perm, inverse=inverse)
 
 
 def to_format(A: Any, format: Any) -> Any:
-    """`A` as "coo", "csr" or "csc"; entries, duplicates included, stay what they are. The index
-    work is done once and kept on the pattern.
+    """`A` as "coo", "csr", "csc", or "auto", the cheapest of them; entries, duplicates included,
+    stay what they are. The index work is done once and kept on the pattern.
 
     >>> import sparsegrad as sg
     >>> sg.to_format(sg.coo([[1, 0], [0, 1]], [5.0, 6.0], (2, 2)), "csr").values
@@ -76,7 +75,7 @@ def to_format(A: Any, format: Any) -> Any:
     """
     from sparsegrad.sparse_tensor import wrap
 
-    target, _ = A.pattern.to(format)
+    target, _ = A.pattern.to(cost.resolve(format, A.pattern.shape, A.nnz))
     return A if target is A.pattern else wrap(reorder(A.values, A.pattern, target), target)
 
 
@@ -134,7 +133,8 @@ def to_sparse(x: Any, format: Any = "coo", dense_dims: int = 0) -> Any:
 
     >>> import sparsegrad as sg
     >>> sg.to_sparse(sg.tensor([[0.0, 2.0], [3.0, 0.0]]), "csr")
-    SparseTensor(shape=(2, 2), nnz=2, format='csr', dtype=float32)
+    SparseTensor(shape=(2, 2), nnz=2, density=0.5, format='csr', dtype=float32, device='cpu',
+                 (0, 1): 2., (1, 0): 3.)
     """
     from sparsegrad.sparse_tensor import wrap
 
@@ -147,8 +147,7 @@ def to_sparse(x: Any, format: Any = "coo", dense_dims: int = 0) -> Any:
         stored = stored.any(axis=tuple(range(sparse_dims, x.ndim)))
     coords = xp.nonzero(stored)
     pattern = Pattern.coo(list(coords), x.shape[:sparse_dims], check=False, copy=False)
-    if format != "coo":
-        pattern, _ = pattern.to(format)
+    pattern, _ = pattern.to(cost.resolve(format, pattern.shape, pattern.nnz))
     return wrap(entries_p(x, pattern=pattern), pattern)
 
 
@@ -168,15 +167,26 @@ def split_dense(A: Any, count: int) -> Any:
 
 @permute_p.defsparse
 def _permute(A: Any, *, axes: tuple[int, ...]) -> Any:
-    """Sparse dimensions lead; a dense one that moves before a sparse one becomes sparse."""
+    """Sparse dimensions lead; a dense one that moves before a sparse one becomes sparse. A matrix
+    is transposed in O(1)."""
     from sparsegrad.sparse_tensor import wrap
 
     lead = next(n for n in range(A.sparse_dim, A.ndim + 1) if set(axes[:n]) == set(range(n)))
     A = split_dense(A, lead - A.sparse_dim)
-    coords, shape = A.pattern.coords, tuple(A.shape[a] for a in axes[:lead])
-    pattern = Pattern.coo([coords[a] for a in axes[:lead]], shape, check=False, copy=False)
+    pattern, order = A.pattern, axes[:lead]
+    if order == (1, 0):
+        pattern = pattern.T
+    elif order != tuple(range(lead)):
+        pattern = pattern.cached(("permute", order), lambda: _permuted(A.pattern, order))
     tail = (0, *(a - lead + 1 for a in axes[lead:]))
-    return wrap(permute_p(A.values, axes=tail), pattern)
+    values = A.values if tail == tuple(range(len(tail))) else permute_p(A.values, axes=tail)
+    return wrap(values, pattern)
+
+
+def _permuted(pattern: Pattern, order: tuple[int, ...]) -> Pattern:
+    coords, shape = pattern.coords, pattern.shape
+    ids = [coords[a] for a in order]
+    return Pattern.coo(ids, tuple(shape[a] for a in order), check=False, copy=False)
 
 
 def at_entries(x: Any, pattern: Pattern) -> Any:

@@ -41,7 +41,12 @@ from sparsegrad.ops.index import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
+from sparsegrad.ops.sparse_diagonal import *  # noqa: F403
+from sparsegrad.ops.sparse_graph import *  # noqa: F403
+from sparsegrad.ops.sparse_index import *  # noqa: F403
 from sparsegrad.ops.sparse_matmul import *  # noqa: F403
+from sparsegrad.ops.sparse_prune import *  # noqa: F403
+from sparsegrad.ops.sparse_shape import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
 from sparsegrad.random import manual_seed
 from sparsegrad.sparse_tensor import SparseTensor

@@ -10,6 +10,7 @@ from sparsegrad import dtypes, random
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.sparse_structure import to_sparse
 from sparsegrad.sparse_tensor import SparseTensor, compressed, wrap
+from sparsegrad.structure import Pattern
 from sparsegrad.tensor import Tensor, as_tensor
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "csr",
     "empty",
     "ensure_tensor",
+    "eye",
     "from_dense",
     "from_numpy",
     "from_scipy",
@@ -27,6 +29,8 @@ __all__ = [
     "ones_like",
     "rand",
     "randn",
+    "random_sparse",
+    "sparse_eye",
     "tensor",
     "zeros",
     "zeros_like",
@@ -158,7 +162,68 @@ def arange(
     return Tensor(numbers, dtype, requires_grad=requires_grad)
 
 
+def eye(n: int, m: int | None = None, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """A dense (n, m) matrix (m = n by default) with ones on the diagonal, as in PyTorch; the sparse
+    one is `sg.sparse_eye`."""
+    size = _size("eye", (n, n if m is None else m))
+    return Tensor(np.eye(*size, dtype=_float(dtype)), requires_grad=requires_grad)
+
+
 # ---- sparse ------------------------------------------------------------------------------------
+def sparse_eye(
+    n: int,
+    m: int | None = None,
+    format: Any = "coo",
+    dtype: Any = None,
+    requires_grad: bool = False,
+) -> SparseTensor:
+    """A sparse (n, m) matrix (m = n by default) with ones on the diagonal.
+
+    >>> import sparsegrad as sg
+    >>> sg.sparse_eye(2, 3, "csr").to_dense()
+    tensor([[1., 0., 0.],
+            [0., 1., 0.]])
+    """
+    shape = _size("sparse_eye", (n, n if m is None else m))
+    ids = np.arange(min(shape))
+    pattern = Pattern.coo([ids, ids], shape, check=False).to(format)[0]
+    return wrap(ones(ids.size, dtype=dtype, requires_grad=requires_grad), pattern)
+
+
+def random_sparse(
+    m: int,
+    n: int,
+    density: float = 0.01,
+    format: Any = "coo",
+    values: str = "uniform",
+    dtype: Any = None,
+    requires_grad: bool = False,
+) -> SparseTensor:
+    """A sparse (m, n) matrix with round(density * m * n) entries in random cells, none twice.
+
+    values: "uniform" in [0, 1), or "normal". Drawn from the generator of `sg.manual_seed`, with
+    O(nnz) memory where the density is low. Raises ValueError for a density outside [0, 1].
+
+    >>> import sparsegrad as sg
+    >>> A = sg.random_sparse(10**6, 10**6, 1e-10, "csr")
+    >>> A.nnz, A.is_coalesced
+    (100, True)
+    """
+    shape = _size("random_sparse", (m, n))
+    if not 0 <= density <= 1:
+        raise ValueError(f"random_sparse: density must be between 0 and 1, got {density}")
+    if values not in ("uniform", "normal"):
+        raise ValueError(f"random_sparse: values must be 'uniform' or 'normal', got {values!r}")
+    cells = shape[0] * shape[1]
+    rng = random.generator()
+    chosen = rng.choice(cells, round(density * cells), replace=False, shuffle=False)
+    chosen.sort()
+    row, col = np.divmod(chosen, max(1, shape[1]))
+    pattern = Pattern.coo([row, col], shape, check=False).to(format)[0]
+    drawn = rng.random(pattern.nnz) if values == "uniform" else rng.standard_normal(pattern.nnz)
+    return wrap(Tensor(drawn.astype(_float(dtype)), requires_grad=requires_grad), pattern)
+
+
 def coo(
     indices: Any, values: Any, shape: Any, requires_grad: bool = False, **options: Any
 ) -> SparseTensor:

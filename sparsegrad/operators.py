@@ -113,6 +113,40 @@ class Operators:
         """Softmax over `dim`, of a sparse tensor over its stored entries; see `sg.softmax`."""
         return ops.softmax(self, dim)
 
+    def reshape(self, *shape: Any) -> Any:
+        """The same elements in another shape; see `sg.reshape`."""
+        return ops.reshape(self, unpack(shape))
+
+    view = reshape
+
+    def flatten(self) -> Any:
+        """The elements in one dimension."""
+        return ops.reshape(self, (-1,))
+
+    def permute(self, *dims: Any) -> Any:
+        """Dimensions in another order."""
+        return ops.permute(self, unpack(dims))
+
+    def squeeze(self, dim: Any = None) -> Any:
+        """Without size-1 dimensions."""
+        return ops.squeeze(self, dim)
+
+    def unsqueeze(self, dim: int) -> Any:
+        """With a size-1 dimension inserted."""
+        return ops.unsqueeze(self, dim)
+
+    def index_select(self, dim: int, index: Any) -> Any:
+        """Slices along `dim` by integer index; see `sg.index_select`."""
+        return ops.index_select(self, dim, index)
+
+    def diagonal(self, offset: int = 0) -> Any:
+        """The elements (i, i + offset), as a dense vector; see `sg.diagonal`."""
+        return ops.diagonal(self, offset)
+
+    def sparse_mask(self, pattern: Any) -> Any:
+        """The elements at the entries of a pattern; see `sg.sparse_mask`."""
+        return ops.sparse_mask(self, pattern)
+
     def transpose(self, dim0: int, dim1: int) -> Any:
         """Two dimensions swapped."""
         return ops.transpose(self, dim0, dim1)
@@ -136,6 +170,11 @@ class Operators:
     def clone(self) -> Any:
         """A copy, recorded."""
         return ops.clone(self)
+
+
+def unpack(sizes: tuple[Any, ...]) -> Any:
+    """Sizes given one by one, or as one sequence."""
+    return sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
 
 
 from sparsegrad import ops  # noqa: E402  (ops and tensors are the one import cycle)

@@ -10,7 +10,7 @@ from sparsegrad import display
 from sparsegrad.device import Device
 from sparsegrad.engine import differentiate, graph
 from sparsegrad.engine.mode import report_densify
-from sparsegrad.errors import PatternError, ShapeError
+from sparsegrad.errors import DtypeError, PatternError, ShapeError
 from sparsegrad.operators import Operators
 from sparsegrad.structure.pattern import Pattern, as_shape
 from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor
@@ -283,7 +283,45 @@ class SparseTensor(Operators):
         """In another format ("coo", "csr", "csc"), dtype, or on another device."""
         if isinstance(target, str) and target in ("coo", "csr", "csc"):
             return ops.to_format(self, target)
-        return wrap(self.values.to(target), self.pattern)
+        try:
+            return wrap(self.values.to(target), self.pattern)
+        except DtypeError:
+            raise DtypeError(
+                f"to: expected a format ('coo', 'csr', 'csc'), dtype or device, got {target!r}"
+            ) from None
+
+    def __getitem__(self, index: Any) -> Any:
+        """By numbers, slices, arrays, masks: sparse, or dense if no sparse dimension is left."""
+        return ops.sparse_index.sparse_getitem(self, index)
+
+    def mask(self, x: Any) -> SparseTensor:
+        """The elements of a dense (or sparse) `x` at the entries of this pattern."""
+        return ops.sparse_mask(x, self.pattern)
+
+    def prune(self, threshold: float = 0.0) -> SparseTensor:
+        """The entries with |value| > threshold."""
+        return ops.prune(self, threshold)
+
+    def top_k(self, k: int, dim: int | None = None, by: str = "magnitude") -> SparseTensor:
+        """The k largest entries, or those of each row or column; see `sg.top_k`."""
+        return ops.top_k(self, k, dim, by)
+
+    def repattern_(self, pattern: Any) -> Any:
+        """Another pattern for this leaf, in place; see `sg.repattern_`."""
+        return ops.repattern_(self, pattern)
+
+    def check_invariants(self) -> SparseTensor:
+        """The tensor itself if its indices lie in its shape, its offsets rise and its values line
+        up with its entries; PatternError or ShapeError otherwise.
+
+        `sg.config(check_invariants=True)` checks the indices of every pattern that is made.
+        """
+        self.pattern.core.validate()
+        if len(self.values.shape) < 1 or self.values.shape[0] != self.nnz:
+            raise ShapeError(
+                f"check_invariants: {self.nnz} entries, values of shape {self.values.shape}"
+            )
+        return self
 
     def coalesce(self) -> SparseTensor:
         """Unique entries in canonical order, duplicates summed; itself if it is so already."""

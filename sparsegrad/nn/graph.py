@@ -1,64 +1,20 @@
-"""Graph convolutions, and the normalised adjacency they work on."""
+"""Graph convolutions. `gcn_norm`, the normalised adjacency they work on, is an op: `sg.gcn_norm`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sparsegrad import create, ops
+from sparsegrad import create
 from sparsegrad.errors import ShapeError
 from sparsegrad.nn import init
 from sparsegrad.nn.layers import check_width
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
-from sparsegrad.sparse_tensor import SparseTensor, wrap
-from sparsegrad.structure.pattern import Pattern
+from sparsegrad.ops.sparse_graph import gcn_norm
+from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor
 
 __all__ = ["GCNConv", "gcn_norm"]
-
-
-def gcn_norm(A: SparseTensor) -> SparseTensor:
-    """D^-1/2 (A + I) D^-1/2 of an adjacency matrix (n, n), D = row sums of A + I; same format.
-
-    Every op in it is recorded: if A requires a gradient, training through the result gives one
-    at each edge, the effect of the edge on the degrees included. The index work (the pattern of
-    A + I) is done once per pattern and kept on it. A row whose sum is not positive gives zeros.
-
-    Raises ShapeError for anything but a square matrix.
-
-    Kipf and Welling, "Semi-supervised classification with graph convolutional networks",
-    ICLR 2017, equation 2 (the renormalisation trick).
-
-    >>> import sparsegrad as sg
-    >>> A = sg.coo([[0, 1], [1, 0]], [1.0, 1.0], (2, 2), dtype=sg.float64)
-    >>> sg.nn.gcn_norm(A).to_dense()
-    tensor([[0.5, 0.5],
-            [0.5, 0.5]], dtype=float64)
-    """
-    if not isinstance(A, SparseTensor):
-        raise TypeError(f"gcn_norm: A must be a SparseTensor, got {type(A).__name__}")
-    if A.sparse_dim != 2 or A.dense_dim or A.shape[0] != A.shape[1]:
-        raise ShapeError(f"gcn_norm: A must be a square matrix, got shape {A.shape}")
-    loops = A + _identity(A)
-    degree = ops.sum(loops, dim=1)
-    positive = degree > 0
-    scale = ops.where(positive, ops.where(positive, degree, 1.0) ** -0.5, 0.0)
-    return loops * ops.reshape(scale, (-1, 1)) * scale
-
-
-def _identity(A: SparseTensor) -> SparseTensor:
-    """I (n, n) beside A. Its pattern is kept on that of A: the plan of A + I is cached for as
-    long as both live."""
-    n = A.shape[0]
-    fmt: Any = A.format
-    xp = A.pattern.core.backend.xp
-
-    def build() -> Pattern:
-        ids = xp.arange(n)
-        return Pattern.coo([ids, ids], (n, n), check=False).to(fmt)[0]
-
-    dtype = A.dtype if A.dtype.kind in "fc" else None
-    return wrap(create.ones(n, dtype=dtype), A.pattern.cached(("identity", fmt), build))
 
 
 class GCNConv(Module):

@@ -7,9 +7,14 @@ from sparsegrad.ops import (
     reduce,
     segment,
     shape,
+    sparse_diagonal,
     sparse_elementwise,
+    sparse_graph,
+    sparse_index,
     sparse_matmul,
+    sparse_prune,
     sparse_reduce,
+    sparse_shape,
     sparse_structure,
 )
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
@@ -18,7 +23,12 @@ from sparsegrad.ops.index import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
+from sparsegrad.ops.sparse_diagonal import *  # noqa: F403
+from sparsegrad.ops.sparse_graph import *  # noqa: F403
+from sparsegrad.ops.sparse_index import *  # noqa: F403
 from sparsegrad.ops.sparse_matmul import *  # noqa: F403
+from sparsegrad.ops.sparse_prune import *  # noqa: F403
+from sparsegrad.ops.sparse_shape import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
 
 FAMILIES = (
@@ -28,8 +38,13 @@ FAMILIES = (
     reduce,
     segment,
     shape,
+    sparse_diagonal,
     sparse_elementwise,
+    sparse_graph,
+    sparse_index,
     sparse_matmul,
+    sparse_prune,
     sparse_reduce,
+    sparse_shape,
     sparse_structure,
 )

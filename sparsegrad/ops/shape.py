@@ -97,7 +97,8 @@ def _axis(op: str, dim: int, ndim: int) -> int:
 
 
 def reshape(x: Any, shape: Any) -> Any:
-    """The same elements in row-major order in another shape; one size may be -1.
+    """The same elements in row-major order in another shape; one size may be -1. Sparse dimensions
+    stay sparse and dense ones dense; a matrix keeps its format, other shapes are coo.
 
     >>> import sparsegrad as sg
     >>> sg.reshape(sg.arange(4), (2, -1))
@@ -116,17 +117,15 @@ def permute(x: Any, dims: Any) -> Any:
 
 
 def transpose(x: Any, dim0: int, dim1: int) -> Any:
-    """Dimensions `dim0` and `dim1` swapped: O(1), a view, for sparse tensors too.
+    """Dimensions `dim0` and `dim1` swapped: O(1), a view, for sparse matrices too.
 
     >>> import sparsegrad as sg
     >>> sg.transpose(sg.zeros(2, 3), 0, 1).shape
     (3, 2)
     """
     a, b = _axis("transpose", dim0, x.ndim), _axis("transpose", dim1, x.ndim)
-    if getattr(x, "_is_sparse", False):
-        if x.ndim != 2:
-            raise ShapeError(f"transpose: sparse tensors of two dimensions, got shape {x.shape}")
-        return x if a == b else x.T
+    if a == b and getattr(x, "_is_sparse", False):
+        return x
     axes = list(range(x.ndim))
     axes[a], axes[b] = b, a
     return permute_p(x, axes=tuple(axes))
@@ -143,22 +142,33 @@ def expand(x: Any, shape: Any) -> Any:
 
 
 def squeeze(x: Any, dim: Any = None) -> Any:
-    """`x` without its size-1 dimensions, or without those of `dim` that have size 1."""
+    """`x` without its size-1 dimensions, or without those of `dim` that have size 1. A sparse `x`
+    of which no sparse dimension is left becomes dense."""
     if dim is None:
         drop = set(range(x.ndim))
     else:
         drop = {_axis("squeeze", d, x.ndim) for d in _sizes("squeeze", dim)}
+    if getattr(x, "_is_sparse", False):
+        from sparsegrad.ops.sparse_shape import sparse_squeeze
+
+        return sparse_squeeze(x, drop)
     return reshape_p(x, shape=tuple(n for i, n in enumerate(x.shape) if n != 1 or i not in drop))
 
 
 def unsqueeze(x: Any, dim: int) -> Any:
-    """`x` with a size-1 dimension inserted at `dim`."""
+    """`x` with a size-1 dimension inserted at `dim`; of a sparse `x` a sparse one, unless it stands
+    behind a dense one."""
     axis = _axis("unsqueeze", dim, x.ndim + 1)
+    if getattr(x, "_is_sparse", False):
+        from sparsegrad.ops.sparse_shape import sparse_unsqueeze
+
+        return sparse_unsqueeze(x, axis)
     return reshape_p(x, shape=(*x.shape[:axis], 1, *x.shape[axis:]))
 
 
 def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Tensors joined along an existing dimension; the other sizes must be equal.
+    """Tensors joined along an existing dimension; the other sizes must be equal. Dense ones, or
+    sparse ones: the result has the format of the first and all their entries.
 
     >>> import sparsegrad as sg
     >>> sg.cat([sg.zeros(1, 2), sg.ones(2, 2)]).shape
@@ -170,7 +180,8 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
 
 
 def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Tensors of one shape joined along a new dimension."""
+    """Tensors of one shape joined along a new dimension; of sparse ones a sparse dimension, unless
+    it stands behind a dense one."""
     if not tensors:
         raise ShapeError("stack: expected at least one tensor")
     if len({tuple(t.shape) for t in tensors}) > 1:

@@ -22,6 +22,7 @@ __all__ = [
     "flat_index",
     "intersection",
     "locate",
+    "remember",
     "union",
 ]
 
@@ -95,7 +96,7 @@ def union(a: Pattern, b: Pattern) -> Merge:
         listed = Pattern(both.core, a.format, order)
         return _merge(listed, both.core.perm(order))
 
-    return _pair("union", a, b, build)
+    return remember("union", (a, b), build)
 
 
 def intersection(a: Pattern, b: Pattern) -> Intersection:
@@ -113,7 +114,7 @@ def intersection(a: Pattern, b: Pattern) -> Intersection:
         kept = tuple(c[both] for c in plan.pattern.coords)
         return Intersection(_like(a, kept), first, second - a.nnz)
 
-    return _pair("intersection", a, b, build)
+    return remember("intersection", (a, b), build)
 
 
 def locate(entries: Pattern, target: Pattern) -> tuple[Array, Array]:
@@ -174,29 +175,33 @@ def flat_index(pattern: Pattern, sizes: tuple[int, ...]) -> Array:
     return pattern.cached(("flat", sizes), build)
 
 
-# ---- plans of two patterns: a small bounded cache that keeps neither alive ---------------------
-_PAIRS: OrderedDict[Any, tuple[Any, Any, Any]] = OrderedDict()
-_PAIRS_LIMIT = 64
-_pairs_lock = threading.RLock()
+# ---- plans of several patterns: a small bounded cache that keeps none of them alive -------------
+_PLANS: OrderedDict[Any, tuple[tuple[Any, ...], Any]] = OrderedDict()
+_PLANS_LIMIT = 64
+_plans_lock = threading.RLock()
 
 
-def _pair(kind: str, a: Pattern, b: Pattern, build: Callable[[], T]) -> T:
-    key = (kind, _handle(a), _handle(b))
-    with _pairs_lock:
-        held = _PAIRS.get(key)
-        if held is not None and held[0]() is a.core and held[1]() is b.core:
-            _PAIRS.move_to_end(key)
-            return held[2]
+def remember(kind: Any, patterns: tuple[Pattern, ...], build: Callable[[], T]) -> T:
+    """The plan of that kind for these patterns, built once; the oldest ones are forgotten. For
+    plans of one pattern that come in many kinds (slices), and of several patterns."""
+    key = (kind, *map(_handle, patterns))
+    with _plans_lock:
+        held = _PLANS.get(key)
+        if held is not None and all(
+            ref() is p.core for ref, p in zip(held[0], patterns, strict=True)
+        ):
+            _PLANS.move_to_end(key)
+            return held[1]
     plan = build()
 
     def forget(_: Any) -> None:
-        with _pairs_lock:
-            _PAIRS.pop(key, None)
+        with _plans_lock:
+            _PLANS.pop(key, None)
 
-    with _pairs_lock:
-        _PAIRS[key] = (weakref.ref(a.core, forget), weakref.ref(b.core, forget), plan)
-        while len(_PAIRS) > _PAIRS_LIMIT:
-            _PAIRS.popitem(last=False)
+    with _plans_lock:
+        _PLANS[key] = (tuple(weakref.ref(p.core, forget) for p in patterns), plan)
+        while len(_PLANS) > _PLANS_LIMIT:
+            _PLANS.popitem(last=False)
     return plan
 
 

@@ -5,10 +5,14 @@ Rows stand in `rows_*.py`, one file a family, each with a list ROWS. Add rows th
 
 from __future__ import annotations
 
-from op_db import rows_dense, rows_sparse
+from op_db import rows_dense, rows_sparse, rows_structure
 from op_db.case import FORMATS, Draw, OpCase, Sparse
 
-OP_DB = [*rows_dense.ROWS, *rows_sparse.ROWS]
+OP_DB = [
+    *rows_dense.ROWS,
+    *rows_sparse.ROWS,
+    *rows_structure.ROWS,
+]
 assert len({case.name for case in OP_DB}) == len(OP_DB)
 
 __all__ = ["FORMATS", "OP_DB", "Draw", "OpCase", "Sparse"]

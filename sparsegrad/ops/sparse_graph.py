@@ -1,0 +1,103 @@
+"""Matrices as graphs: both directions of every edge, and normalisation by degrees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparsegrad.errors import ShapeError
+from sparsegrad.ops.elementwise import maximum, where
+from sparsegrad.ops.index import take_p
+from sparsegrad.ops.reduce import sum as total
+from sparsegrad.ops.shape import cat_p, reshape_p
+from sparsegrad.ops.sparse_diagonal import _matrix, add_self_loops
+from sparsegrad.ops.sparse_structure import coalesce, to_format
+from sparsegrad.structure import plan
+
+__all__ = ["gcn_norm", "row_normalize", "symmetrize"]
+
+
+def symmetrize(A: Any, reduce: str = "sum") -> Any:
+    """A symmetric matrix with every entry of `A` and its mirror image; same format, coalesced.
+
+    reduce: "sum" A + A.T; "mean" (A + A.T) / 2; "max" the larger of the two where both are
+        stored, else the one that is (equal ones share the gradient).
+
+    Raises ShapeError for a matrix that is not square, ValueError for another `reduce`.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.coo([[0, 0, 1], [0, 1, 0]], [1.0, 2.0, 5.0], (2, 2))
+    >>> sg.symmetrize(A).to_dense(), sg.symmetrize(A, "max").to_dense()
+    (tensor([[2., 7.],
+            [7., 0.]]), tensor([[1., 5.],
+            [5., 0.]]))
+    """
+    from sparsegrad.sparse_tensor import wrap
+
+    _matrix("symmetrize", A)
+    if A.shape[0] != A.shape[1]:
+        raise ShapeError(f"symmetrize: A must be a square matrix, got shape {A.shape}")
+    if reduce not in ("sum", "mean", "max"):
+        raise ValueError(f"symmetrize: reduce must be 'sum', 'mean' or 'max', got {reduce!r}")
+    if reduce != "max":
+        both = A + wrap(A.values, A.pattern.T)
+        return coalesce(both if reduce == "sum" else both / 2)
+    A = coalesce(A)
+    mirrored = to_format(wrap(A.values, A.pattern.T), A.format)
+    if A.pattern.same_as(mirrored.pattern):
+        return wrap(maximum(A.values, mirrored.values), A.pattern)
+    merge = plan.union(A.pattern, mirrored.pattern)
+    joined = cat_p(A.values, mirrored.values, axis=0)
+    if merge.perm is not None:
+        joined = take_p(joined, index=merge.perm)
+    first = take_p(joined, index=merge.indptr[:-1])
+    last = take_p(joined, index=merge.indptr[1:] - 1)
+    return wrap(maximum(first, last), merge.pattern)
+
+
+def row_normalize(A: Any) -> Any:
+    """Every row divided by its sum, so that it sums to 1: A (m, n, *D), same pattern.
+
+    A row that sums to 0 (or has no entries) gives zeros. Gradients take the sums into account.
+
+    >>> import sparsegrad as sg
+    >>> sg.row_normalize(sg.csr([0, 2, 3], [0, 1, 0], [1.0, 3.0, 2.0], (2, 2))).values
+    tensor([0.25, 0.75, 1.  ])
+    """
+    _matrix("row_normalize", A)
+    sums = total(A, dim=1)
+    full = sums != 0
+    scale = where(full, 1 / where(full, sums, 1.0), 0.0)
+    return A * reshape_p(scale, shape=(A.shape[0], 1, *A.shape[2:]))
+
+
+def gcn_norm(A: Any, self_loops: bool = True) -> Any:
+    """D^-1/2 (A + I) D^-1/2 of an adjacency matrix (n, n), D = row sums of A + I; same format.
+
+    Every op in it is recorded: if A requires a gradient, training through the result gives one
+    at each edge, the effect of the edge on the degrees included. The index work (the pattern of
+    A + I) is done once per pattern and kept on it. A row whose sum is not positive gives zeros.
+
+    self_loops: False leaves out the I.
+
+    Raises ShapeError for anything but a square matrix.
+
+    Kipf and Welling, "Semi-supervised classification with graph convolutional networks",
+    ICLR 2017, equation 2 (the renormalisation trick).
+
+    >>> import sparsegrad as sg
+    >>> A = sg.coo([[0, 1], [1, 0]], [1.0, 1.0], (2, 2), dtype=sg.float64)
+    >>> sg.gcn_norm(A).to_dense()
+    tensor([[0.5, 0.5],
+            [0.5, 0.5]], dtype=float64)
+    """
+    if not getattr(A, "_is_sparse", False):
+        raise TypeError(f"gcn_norm: A must be a SparseTensor, got {type(A).__name__}")
+    if A.sparse_dim != 2 or A.dense_dim or A.shape[0] != A.shape[1]:
+        raise ShapeError(f"gcn_norm: A must be a square matrix, got shape {A.shape}")
+    if A.dtype.kind not in "fc":
+        A = A.float()
+    loops = add_self_loops(A) if self_loops else A
+    degree = total(loops, dim=1)
+    positive = degree > 0
+    scale = where(positive, where(positive, degree, 1.0) ** -0.5, 0.0)
+    return loops * reshape_p(scale, shape=(-1, 1)) * scale

@@ -1,0 +1,283 @@
+"""Indexing of sparse tensors, and dense tensors read on a pattern."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.errors import PatternError, ShapeError
+from sparsegrad.ops.elementwise import mul_p
+from sparsegrad.ops.index import getitem_p, raw_index, take, take_p
+from sparsegrad.ops.reduce import sum_p
+from sparsegrad.ops.shape import permute_p, reshape_p, unsqueeze
+from sparsegrad.structure import plan, plan_select
+from sparsegrad.structure.pattern import Pattern
+
+__all__ = ["index_select", "sparse_mask"]
+
+
+# ---- A[index] ----------------------------------------------------------------------------------
+def sparse_getitem(A: Any, index: Any) -> Any:
+    """A[index] with integers, slices (any step), integer arrays, bool masks, None and Ellipsis,
+    and NumPy's rules for what they mean together. Gradients reach the values of `A`.
+
+    A single cell, or whatever leaves no sparse dimension, is a dense tensor. The rest is sparse:
+    a matrix in the format of `A`, anything else coo. Rows of a CSR matrix (columns of a CSC one)
+    are found through `indptr`: the rest of the matrix is not read. On the dense dimensions of a
+    hybrid tensor the index applies to the values.
+
+    Raises IndexError for an index out of range, or of a kind that has no meaning.
+    """
+    items = _expanded(A, index)
+    used, cutoff = 0, len(items)
+    for position, item in enumerate(items):
+        if item is not None and used == A.sparse_dim:
+            cutoff = position
+            break
+        used += item is not None
+    sparse, dense = items[:cutoff], items[cutoff:]
+    if any(_is_array(item) or item != slice(None) for item in dense):
+        A = A.with_values(getitem_p(A.values, index=_dense_part(A, sparse, dense)))
+    return _sparse_part(A, sparse)
+
+
+def _is_array(item: Any) -> bool:
+    return isinstance(item, np.ndarray) or hasattr(item, "__cuda_array_interface__")
+
+
+def _expanded(A: Any, index: Any) -> list[Any]:
+    """One item for each dimension, and the Nones: masks as arrays of ids, Ellipsis spelled out."""
+    items: list[Any] = []
+    for item in index if isinstance(index, tuple) else (index,):
+        items += _ids_of(item)
+    count = sum(item is not None and item is not Ellipsis for item in items)
+    dots = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("index: more than one Ellipsis")
+    if count > A.ndim:
+        raise IndexError(f"index: {count} indices for the {A.ndim} dimensions of shape {A.shape}")
+    at = dots[0] if dots else len(items)
+    items[at : at + len(dots)] = [slice(None)] * (A.ndim - count)
+    sizes = iter(A.shape)
+    out: list[Any] = []
+    for item in items:
+        out.append(None if item is None else _in_range(item, next(sizes), len(out)))
+    return out
+
+
+def _ids_of(item: Any) -> list[Any]:
+    """A mask as the ids of its true cells, a list or tensor as an array, the rest as it is."""
+    if item is None or item is Ellipsis or isinstance(item, slice):
+        return [item]
+    if getattr(item, "_is_sparse", False):
+        if item.dtype != np.bool_:
+            raise IndexError(f"index: a sparse index must be a bool mask, got {item.dtype}")
+        mask = item.coalesce()
+        return [c[mask.values.data] for c in mask.pattern.coords]
+    if isinstance(item, (bool, np.bool_)):
+        raise IndexError("index: a single bool selects nothing; use an array of them as a mask")
+    item = raw_index(item)
+    if not hasattr(item, "dtype") or item.ndim == 0:
+        try:
+            return [operator.index(item)]
+        except TypeError:
+            raise IndexError(f"index: {item!r} is not an integer, slice, array or mask") from None
+    return list(item.nonzero()) if item.dtype == np.bool_ else [item]
+
+
+def _in_range(item: Any, n: int, position: int) -> Any:
+    if isinstance(item, int):
+        if not -n <= item < n:
+            raise IndexError(f"index: {item} at position {position} is outside the size {n}")
+        return item % n
+    if _is_array(item) and item.size:
+        low, high = int(item.min()), int(item.max())
+        if low < -n or high >= n:
+            found = low if low < -n else high
+            raise IndexError(f"index: {found} at position {position} is outside the size {n}")
+        if low < 0:
+            return item.astype(np.int64) % n
+    return item
+
+
+def _dense_part(A: Any, sparse: list[Any], dense: list[Any]) -> tuple[Any, ...]:
+    """The index that applies to the values (nnz, *D)."""
+    if any(_is_array(item) for item in dense):
+        special = [i for i, item in enumerate(dense) if _is_array(item) or isinstance(item, int)]
+        together = special[-1] - special[0] + 1 == len(special)
+        if not together or any(not isinstance(item, slice) for item in sparse):
+            raise IndexError(
+                f"index: an array for a dense dimension of shape {A.shape} beside an integer or "
+                "array for another dimension; index in two steps"
+            )
+    return (slice(None), *dense)
+
+
+def _sparse_part(A: Any, items: list[Any]) -> Any:
+    arrays = [item for item in items if _is_array(item)]
+    parts = tuple(
+        item if isinstance(item, int) else range(n)[item] if isinstance(item, slice) else range(n)
+        for item, n in zip((i for i in items if i is not None), A.pattern.shape, strict=True)
+    )
+    out = _cut(A, parts)
+    # What each dimension of the result is: kept, from the arrays, or new.
+    layout = ["new" if item is None else "kept" for item in items
+              if item is None or isinstance(item, slice)]  # fmt: skip
+    if arrays:
+        place = _place(items)
+        kept = [item for item in items if item is not None and not isinstance(item, int)]
+        dims = tuple(d for d, item in enumerate(kept) if _is_array(item))
+        before = sum(kind == "kept" for kind in layout[:place])
+        out, count = _cells(out, dims, arrays, before)
+        layout[place:place] = ["array"] * count
+    for d, kind in enumerate(layout):
+        if kind == "new":
+            out = unsqueeze(out, d)
+    return out
+
+
+def _place(items: list[Any]) -> int:
+    """Where the dimensions of index arrays go: in their place if they stand together, else first.
+    As in NumPy an integer counts as an array here."""
+    special = [i for i, x in enumerate(items) if _is_array(x) or isinstance(x, int)]
+    return special[0] if special[-1] - special[0] + 1 == len(special) else 0
+
+
+def _cut(A: Any, parts: tuple[plan_select.Part, ...]) -> Any:
+    from sparsegrad.sparse_tensor import wrap
+
+    if all(part == range(n) for part, n in zip(parts, A.pattern.shape, strict=True)):
+        return A
+    pattern, index = plan_select.cut(A.pattern, parts)
+    values = take_p(A.values, index=index)
+    return sum_p(values, axis=(0,)) if pattern is None else wrap(values, pattern)
+
+
+def _cells(A: Any, dims: tuple[int, ...], arrays: list[Any], place: int) -> tuple[Any, int]:
+    """`A` with `dims` replaced by the dimensions of index arrays, and how many those are."""
+    try:
+        sizes = np.broadcast_shapes(*(a.shape for a in arrays))
+    except ValueError:
+        raise IndexError(
+            f"index: arrays of shapes {[a.shape for a in arrays]} do not broadcast"
+        ) from None
+    if dims == (0, 1) and A.sparse_dim == 2 and _is_mesh(arrays):
+        rows, columns = (a.reshape(-1) for a in arrays)
+        return _lines(_lines(A, 0, rows), 1, columns), 2
+    if len(dims) == 1:
+        flat = arrays[0].reshape(-1)
+        out = _lines(A, dims[0], flat)
+        if place != dims[0]:
+            order = [d for d in range(out.ndim) if d != dims[0]]
+            order.insert(place, dims[0])
+            out = permute_p(out, axes=tuple(order))
+    else:
+        xp = A.pattern.core.backend.xp
+        ids = [xp.broadcast_to(a, sizes).reshape(-1) for a in arrays]
+        out = selected(A.values, plan_select.cells(A.pattern, dims, ids, place))
+    if len(sizes) > 1:
+        out = reshape_p(out, shape=(*out.shape[:place], *sizes, *out.shape[place + 1 :]))
+    return out, len(sizes)
+
+
+def _is_mesh(arrays: list[Any]) -> bool:
+    """Whether the arrays are those of `np.ix_`: every row with every column."""
+    first, second = arrays
+    return first.ndim == second.ndim == 2 and first.shape[1] == second.shape[0] == 1
+
+
+def _lines(A: Any, dim: int, ids: Any) -> Any:
+    return selected(A.values, plan_select.lines(A.pattern, dim, ids))
+
+
+def selected(values: Any, chosen: plan_select.Select) -> Any:
+    """Values on the pattern of a plan."""
+    from sparsegrad.sparse_tensor import wrap
+
+    if chosen.entries is not None:
+        values = take_p(values, index=chosen.entries)
+    return wrap(values, chosen.pattern)
+
+
+# ---- public names ------------------------------------------------------------------------------
+def index_select(x: Any, dim: int, index: Any) -> Any:
+    """Slices of `x` along `dim` by an integer index (k,), in its order, repeats allowed.
+
+    Dense: a dense gradient, as in PyTorch (`sg.take` gives a row-sparse one). Sparse: the result
+    is sparse, a matrix in the format of `x`. Rows of a CSR matrix and columns of a CSC one are
+    found through `indptr`, without reading the rest.
+
+    Raises ShapeError for a dimension that is not there, PatternError for an index that is not
+    integer, not one-dimensional, or outside [0, n).
+
+    >>> import sparsegrad as sg
+    >>> A = sg.csr([0, 2, 3], [0, 2, 1], [1.0, 2.0, 3.0], (2, 3))
+    >>> sg.index_select(A, 0, [1, 1, 0]).to_dense()
+    tensor([[0., 3., 0.],
+            [0., 3., 0.],
+            [1., 0., 2.]])
+    """
+    if not -x.ndim <= dim < x.ndim:
+        raise ShapeError(f"index_select: dim {dim} is outside the {x.ndim} dimensions of the input")
+    ids = raw_index(index)
+    if not hasattr(ids, "dtype") or ids.ndim != 1 or ids.dtype.kind not in "iu":
+        found = f"{ids.dtype} of shape {ids.shape}" if hasattr(ids, "dtype") else repr(index)
+        raise PatternError(f"index_select: index must be integers (k,), got {found}")
+    if not getattr(x, "_is_sparse", False):
+        return take(x, ids, dim, sparse_grad=False)
+    dim %= x.ndim
+    if dim >= x.sparse_dim:
+        lead = dim - x.sparse_dim + 1
+        return x.with_values(take(x.values, ids, lead, sparse_grad=False))
+    x.pattern.core.backend.check_indices("index_select: index", ids, x.shape[dim])
+    return _lines(x, dim, ids.astype(np.int64))
+
+
+def sparse_mask(x: Any, pattern: Any) -> Any:
+    """The elements of `x` at the entries of a pattern, as a SparseTensor on it.
+
+    x (*sparse, *D), dense or sparse; pattern (*sparse): a Pattern, or a SparseTensor whose pattern
+    is meant (its values do not matter). Each entry counts once: a pattern with duplicates is
+    coalesced first. Of a sparse `x`, entries that are absent read as 0.
+
+    The gradient of a dense `x` is sparse: elements outside the pattern get none.
+    Raises ShapeError where the shapes differ.
+
+    >>> import sparsegrad as sg
+    >>> P = sg.coo([[0, 1], [1, 0]], None, (2, 2))
+    >>> x = sg.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    >>> y = sg.sparse_mask(x, P)
+    >>> y.sum().backward()
+    >>> y.values.detach(), x.grad.to_dense()
+    (tensor([2., 3.]), tensor([[0., 1.],
+            [1., 0.]]))
+    """
+    from sparsegrad.ops.sparse_structure import coalesce, entries_p
+    from sparsegrad.sparse_tensor import wrap
+    from sparsegrad.tensor import as_tensor
+
+    where = pattern if isinstance(pattern, Pattern) else getattr(pattern, "pattern", None)
+    if where is None:
+        raise TypeError(
+            f"sparse_mask: pattern must be a Pattern or SparseTensor, got {type(pattern).__name__}"
+        )
+    if not getattr(x, "_is_sparse", False):
+        x = as_tensor(x)
+    sizes = x.pattern.shape if getattr(x, "_is_sparse", False) else x.shape[: where.ndim]
+    if tuple(sizes) != where.shape:
+        raise ShapeError(f"sparse_mask: shapes differ; got x: {x.shape}, pattern: {where.shape}")
+    if not where.core.unique:
+        where = plan.coalesce(where).pattern
+    if not getattr(x, "_is_sparse", False):
+        return wrap(entries_p(x, pattern=where), where)
+    if x.pattern.same_as(where):
+        return wrap(x.values, where)
+    x = coalesce(x)
+    if not x.nnz:
+        xp = where.core.backend.xp
+        return wrap(as_tensor(xp.zeros((where.nnz, *x.shape[where.ndim :]), x.dtype)), where)
+    position, found = plan.locate(where, x.pattern)
+    found = found.reshape(-1, *[1] * x.dense_dim).astype(x.dtype)
+    return wrap(mul_p(take_p(x.values, index=position), as_tensor(found)), where)

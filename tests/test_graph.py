@@ -1704,3 +1704,34 @@ def test_values_are_freed_as_the_walk_passes(no_gc: None) -> None:
     assert [r() is not None for r in refs] == [True, True]
     y.backward()
     assert alive == [[False, False]]  # log and mul are done: what they saved is gone
+
+
+def test_switches_as_functions_and_bare_decorators() -> None:
+    x = leaf([1.0])
+
+    @sg.no_grad
+    def bare(x: sg.Tensor) -> bool:
+        return (x * 2).requires_grad
+
+    @sg.set_grad_enabled(False)
+    def off(x: sg.Tensor) -> bool:
+        return (x * 2).requires_grad
+
+    @sg.no_grad()
+    def three(x: sg.Tensor) -> Iterator[bool]:
+        for _ in range(3):
+            yield (x * 2).requires_grad
+
+    assert not bare(x)
+    assert not off(x)
+    seen = []
+    for item in three(x):
+        seen += [item, (x * 2).requires_grad]
+    assert seen == [False, True] * 3
+    assert sg.is_grad_enabled()
+    sg.set_grad_enabled(False)
+    try:
+        assert not (x * 2).requires_grad
+    finally:
+        sg.set_grad_enabled(True)
+    assert (x * 2).requires_grad

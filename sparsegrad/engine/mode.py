@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar, Token
@@ -32,18 +33,12 @@ def is_grad_enabled() -> bool:
     return recording.get()
 
 
-class set_grad_enabled:
-    """Turn recording on or off inside a `with` block or a decorated function.
+class _Mode:
+    """Recording on or off inside a `with` block, or in a decorated function or generator."""
 
-    >>> import sparsegrad as sg
-    >>> x = sg.tensor([1.0], requires_grad=True)
-    >>> with sg.set_grad_enabled(False):
-    ...     (x * 2).requires_grad
-    False
-    """
+    _mode: bool
 
-    def __init__(self, mode: bool) -> None:
-        self._mode = bool(mode)
+    def __init__(self) -> None:
         self._tokens: list[Token[bool]] = []
 
     def __enter__(self) -> None:
@@ -53,16 +48,47 @@ class set_grad_enabled:
         recording.reset(self._tokens.pop())
 
     def __call__(self, fn: F) -> F:
+        mode = self._mode
+        if inspect.isgeneratorfunction(fn):
+
+            @functools.wraps(fn)
+            def generating(*args: Any, **kwargs: Any) -> Any:
+                # The mode holds while the generator runs, not while its user does.
+                run, sent = fn(*args, **kwargs), None
+                while True:
+                    token = recording.set(mode)
+                    try:
+                        item = run.send(sent)
+                    except StopIteration as stop:
+                        return stop.value
+                    finally:
+                        recording.reset(token)
+                    sent = yield item
+
+            return generating  # type: ignore[return-value]
+
         @functools.wraps(fn)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with set_grad_enabled(self._mode):
+            token = recording.set(mode)
+            try:
                 return fn(*args, **kwargs)
+            finally:
+                recording.reset(token)
 
         return wrapped  # type: ignore[return-value]
 
 
-class no_grad(set_grad_enabled):
-    """Nothing is recorded inside.
+class _Switch(_Mode):
+    def __new__(cls, fn: Callable[..., Any] | None = None) -> Any:
+        made = super().__new__(cls)
+        if fn is None:
+            return made
+        made.__init__()  # type: ignore[misc]
+        return made(fn)  # a bare decorator: `@sg.no_grad`
+
+
+class no_grad(_Switch):
+    """Nothing is recorded inside: a context manager, and a decorator with or without parentheses.
 
     >>> import sparsegrad as sg
     >>> x = sg.tensor([1.0], requires_grad=True)
@@ -71,15 +97,37 @@ class no_grad(set_grad_enabled):
     False
     """
 
-    def __init__(self) -> None:
-        super().__init__(False)
+    _mode = False
 
 
-class enable_grad(set_grad_enabled):
+class enable_grad(_Switch):
     """Ops are recorded inside, also within `no_grad`."""
 
-    def __init__(self) -> None:
-        super().__init__(True)
+    _mode = True
+
+
+class set_grad_enabled(_Mode):
+    """Turn recording on or off: from now on, inside a `with` block, or in a decorated function.
+
+    >>> import sparsegrad as sg
+    >>> x = sg.tensor([1.0], requires_grad=True)
+    >>> with sg.set_grad_enabled(False):
+    ...     (x * 2).requires_grad
+    False
+    """
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__()
+        self._mode = bool(mode)
+        self._tokens.append(recording.set(self._mode))  # as in PyTorch, it takes effect at once
+
+    def __enter__(self) -> None:
+        if not self._tokens:
+            super().__enter__()
+
+    def __call__(self, fn: F) -> F:
+        recording.reset(self._tokens.pop())  # a decorator: only the function is meant
+        return super().__call__(fn)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from numpy.linalg import LinAlgError
+
 __all__ = [
+    "ConvergenceWarning",
     "DensifyError",
     "DeviceError",
     "DtypeError",
     "GraphError",
     "PatternError",
     "ShapeError",
+    "SingularMatrixError",
     "SparseEfficiencyWarning",
     "SparsegradError",
 ]
@@ -40,6 +44,14 @@ class DensifyError(SparsegradError, RuntimeError):
 
 class PatternError(SparsegradError, ValueError):
     """Index arrays do not describe a sparse tensor of the given shape."""
+
+
+class SingularMatrixError(SparsegradError, LinAlgError):
+    """A system of equations has no unique solution."""
+
+
+class ConvergenceWarning(UserWarning):
+    """An iterative solver stopped before it reached its tolerance."""
 
 
 class SparseEfficiencyWarning(UserWarning):

@@ -3,8 +3,8 @@
 Every method is written in the subset of NumPy's API that CuPy shares, so this class is at once
 the specification, the oracle of the fast backends, and their fallback. A `pattern` argument is
 any object with `shape`, `nnz`, `row`, `col` (index arrays in entry order), `rows()` (entries
-grouped by row: indptr, column indices, and the positions of those entries or None) and
-`cached(key, build)`.
+grouped by row: indptr, column indices, and the positions of those entries or None),
+`sorted_rows()` (the same with columns rising in each row), `T` and `cached(key, build)`.
 """
 
 from __future__ import annotations
@@ -215,7 +215,8 @@ class Backend:
         found = [(rows[:0], r_cols[:0])]
         for e, f in joins.pairs(self, cols, r_indptr):
             found.append(self._distinct(rows[e], r_cols[f], shape))
-        return self._distinct(*(xp.concatenate(c) for c in zip(*found, strict=True)), shape)
+        row, col = (xp.concatenate(c) for c in zip(*found, strict=True))
+        return self._distinct(row, col, shape)
 
     def _distinct(self, row: Array, col: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
         order = self.sort_coo((row, col), shape)
@@ -268,7 +269,6 @@ class Backend:
         indptr, cols, positions = pattern.sorted_rows()
         data = values if positions is None else values[positions]
         return self.to_host(data), self.to_host(cols), self.to_host(indptr)
-
 
 
 def _chunks(n: int, width: int) -> list[slice]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from sparsegrad.backends import joins
 from sparsegrad.backends.base import Array, Backend
 from sparsegrad.dtypes import accumulator
 
@@ -77,3 +79,71 @@ class Cpu(Backend):
         data = values if positions is None else values[positions]
         data = np.ascontiguousarray(data, dtype=x.dtype)
         return sp.csr_array((data, indices, indptr), shape=pattern.shape) @ x
+
+    def spmm_extreme(
+        self, pattern: Any, values: Array, x: Array, least: bool
+    ) -> tuple[Array, Array]:
+        indptr, col, positions = pattern.sorted_rows()
+        m, nnz, width = pattern.shape[0], pattern.nnz, math.prod(x.shape[1:])
+        if not nnz or not width:
+            return super().spmm_extreme(pattern, values, x, least)
+        better = np.minimum if least else np.maximum
+        v = values if positions is None else values[positions]
+        out = np.zeros((m, *x.shape[1:]), dtype=x.dtype)
+        entry = np.full(out.shape, -1, dtype=np.int64)
+        filled = np.flatnonzero(np.diff(indptr))
+        starts = indptr[filled].astype(np.int64)
+        # Rows in chunks of bounded products; a longer row is a chunk of its own.
+        low = 0
+        while low < filled.size:
+            limit = starts[low] + max(1, joins.CHUNK // width)
+            high = max(low + 1, int(np.searchsorted(starts, limit, side="right")) - 1)
+            if limit >= nnz:
+                high = filled.size
+            begin, end = starts[low], (starts[high] if high < filled.size else nnz)
+            rows, runs = filled[low:high], starts[low:high] - begin
+            product = v[begin:end, ..., None] * x[col[begin:end]]
+            best = better.reduceat(product, runs, axis=0)
+            out[rows] = best
+            owner = np.repeat(np.arange(rows.size), np.diff(np.append(runs, end - begin)))
+            hit = (product == best[owner]) | (product != product)
+            place = np.arange(begin, end).reshape(-1, *(1,) * (out.ndim - 1))
+            entry[rows] = np.minimum.reduceat(np.where(hit, place, nnz), runs, axis=0)
+            low = high
+        if positions is not None:
+            entry = np.where(entry < 0, -1, positions[entry])
+        return out, entry
+
+    def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
+        a, b = (
+            sp.csr_array((np.ones(p.nnz, bool), p.rows()[1], p.rows()[0]), shape=p.shape)
+            for p in (left, right)
+        )
+        product = a @ b  # of bools: nothing cancels; SciPy counts in 64 bits and widens the indices
+        product.sort_indices()
+        return self.expand(product.indptr, product.nnz), product.indices
+
+    def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
+        if a.ndim != 1 or a.dtype not in (np.float32, np.float64):
+            return super().spgemm(left, a, right, b, out)
+        factors = []
+        for pattern, values in ((left, a), (right, b)):
+            indptr, indices, positions = pattern.rows()
+            data = values if positions is None else values[positions]
+            factors.append(
+                sp.csr_array((np.ascontiguousarray(data), indices, indptr), shape=pattern.shape)
+            )
+        product = factors[0] @ factors[1]
+        lines = out.sorted_rows()
+        values = np.zeros(out.nnz, dtype=a.dtype)
+        # SciPy lists columns in an order that depends on the patterns only, but leaves entries
+        # out that come to 0.
+        at = out.cached("spgemm_order", dict).get("at")
+        cols = product.indices
+        if at is None or at.size != cols.size or not np.array_equal(lines[1][at], cols):
+            rows = self.expand(product.indptr, product.nnz)
+            at, _ = joins.find(np, lines, rows, cols)
+            if cols.size == out.nnz:
+                out.cached("spgemm_order", dict)["at"] = at.astype(cols.dtype)
+        values[at if lines[2] is None else lines[2][at]] = product.data
+        return values

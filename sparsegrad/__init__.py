@@ -45,8 +45,10 @@ from sparsegrad.ops.sparse_diagonal import *  # noqa: F403
 from sparsegrad.ops.sparse_graph import *  # noqa: F403
 from sparsegrad.ops.sparse_index import *  # noqa: F403
 from sparsegrad.ops.sparse_matmul import *  # noqa: F403
+from sparsegrad.ops.sparse_product import *  # noqa: F403
 from sparsegrad.ops.sparse_prune import *  # noqa: F403
 from sparsegrad.ops.sparse_shape import *  # noqa: F403
+from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
 from sparsegrad.random import manual_seed
 from sparsegrad.sparse_tensor import SparseTensor

@@ -12,10 +12,13 @@ from sparsegrad.ops import (
     sparse_graph,
     sparse_index,
     sparse_matmul,
+    sparse_product,
     sparse_prune,
     sparse_reduce,
     sparse_shape,
+    sparse_solve,
     sparse_structure,
+    spmm_reduce,
 )
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
@@ -27,8 +30,10 @@ from sparsegrad.ops.sparse_diagonal import *  # noqa: F403
 from sparsegrad.ops.sparse_graph import *  # noqa: F403
 from sparsegrad.ops.sparse_index import *  # noqa: F403
 from sparsegrad.ops.sparse_matmul import *  # noqa: F403
+from sparsegrad.ops.sparse_product import *  # noqa: F403
 from sparsegrad.ops.sparse_prune import *  # noqa: F403
 from sparsegrad.ops.sparse_shape import *  # noqa: F403
+from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
 
 FAMILIES = (
@@ -43,8 +48,11 @@ FAMILIES = (
     sparse_graph,
     sparse_index,
     sparse_matmul,
+    sparse_product,
     sparse_prune,
     sparse_reduce,
     sparse_shape,
+    sparse_solve,
     sparse_structure,
+    spmm_reduce,
 )

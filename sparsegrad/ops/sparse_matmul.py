@@ -1,20 +1,28 @@
-"""Sparse products. {spmm, sddmm} is closed under differentiation: each one's gradient is the
-other and its own transpose. That closure is the heart of the engine.
+"""Sparse @ dense. {spmm, sddmm} is closed under differentiation: each one's gradient is the other
+and its own transpose. That closure is the heart of the engine.
 
     Y = A @ X            dL/dA on A's entries = sddmm(dY, X)     dL/dX = A.T @ dY
     S = (X @ Y.T)|_P     dL/dX = S' @ Y      dL/dY = S'.T @ X     with S' = dL/dS on P
+
+Batches are one product, never a loop: a dense batch is folded into columns, a sparse one is a
+block diagonal whose pattern is kept. Sparse @ sparse is in `sparse_product`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.shape import reshape_p, transpose
+from sparsegrad.ops.shape import broadcast_p, permute_p, reshape_p, transpose
+from sparsegrad.ops.sparse_product import spgemm
+from sparsegrad.ops.sparse_structure import coalesce
+from sparsegrad.ops.spmm_reduce import spmm_extreme_p, spmm_mean
+from sparsegrad.structure import plan_product
 from sparsegrad.structure.pattern import Pattern
 
-__all__ = ["sddmm", "spmm"]
+__all__ = ["addmm", "sampled_addmm", "sddmm", "spmm"]
 
 
 @primitive
@@ -40,45 +48,78 @@ sddmm_p.defvjp(
 
 
 # ---- public names ------------------------------------------------------------------------------
-def spmm(A: Any, x: Any) -> Any:
-    """Sparse @ dense: A (m, n), x (n, k) -> (m, k), or (n,) -> (m,). Heads: values (nnz, *H) and
-    x (n, *H, k) -> (m, *H, k). Same as `A @ x`.
+def spmm(A: Any, x: Any, reduce: str = "sum") -> Any:
+    """Sparse @ dense: A (m, n), x (n, k) -> (m, k), or (n,) -> (m,). Same as `A @ x`.
+
+    Batches: x (*B, n, k) -> (*B, m, k), and A (*B, m, n) with x (*B, n, k), (n, k) or (n,), in one
+    product. Heads: values (nnz, *H) and x (n, *H, k) -> (m, *H, k).
+
+    reduce: "sum", or "mean", "max", "min" of the products A[i, j] * x[j] over the stored entries
+        of each row; an empty row gives 0. The first entry of a row wins ties and takes the whole
+        gradient; duplicates are summed first.
 
     The gradient of A is computed on its entries only, with O(nnz) extra memory.
-    Raises ShapeError for sizes that do not fit.
+    Raises ShapeError for sizes that do not fit, ValueError for another `reduce`.
 
     >>> import sparsegrad as sg
-    >>> A = sg.csr([0, 1, 2], [1, 0], [2.0, 3.0], (2, 2))
-    >>> sg.spmm(A, sg.tensor([[1.0], [2.0]]))
+    >>> A = sg.csr([0, 2, 3, 3], [0, 1, 0], [2.0, 1.0, 3.0], (3, 2))
+    >>> x = sg.tensor([[1.0], [4.0]])
+    >>> sg.spmm(A, x)
+    tensor([[6.],
+            [3.],
+            [0.]])
+    >>> sg.spmm(A, x, reduce="max")
     tensor([[4.],
-            [3.]])
+            [3.],
+            [0.]])
     """
     from sparsegrad.tensor import as_tensor
 
+    if not getattr(A, "_is_sparse", False):
+        raise TypeError(f"spmm: A must be a SparseTensor, got {type(A).__name__}")
+    if reduce not in ("sum", "mean", "max", "min"):
+        raise ValueError(f"spmm: reduce must be 'sum', 'mean', 'max' or 'min', got {reduce!r}")
     x = as_tensor(x)
+    if reduce != "sum":
+        A = coalesce(A)
+    if A.sparse_dim > 2:
+        return _sparse_batch("spmm", A, x, reduce, False)
     heads = A.values.shape[1:]
+    if A.sparse_dim == 2 and x.ndim > 2 and not heads and x.shape[-2] == A.shape[1]:
+        return _dense_batch(A, x, reduce)
     fits = A.sparse_dim == 2 and x.ndim >= 1 and x.shape[0] == A.pattern.shape[1]
     vector = x.ndim == 1 and not heads
     if not fits or not (vector or (x.ndim == 2 + len(heads) and x.shape[1:-1] == heads)):
         raise ShapeError(f"spmm: shapes do not fit; got A: {A.shape}, x: {x.shape}")
     if vector:
         x = reshape_p(x, shape=(-1, 1))
-    out = spmm_p(A.values, x, pattern=A.pattern)
+    out = _reduced(A.values, x, A.pattern, reduce)
     return reshape_p(out, shape=(-1,)) if vector else out
 
 
-def sddmm(x: Any, y: Any, pattern: Any) -> Any:
+def _reduced(values: Any, x: Any, pattern: Any, reduce: str) -> Any:
+    if reduce == "sum":
+        return spmm_p(values, x, pattern=pattern)
+    if reduce == "mean":
+        return spmm_mean(values, x, pattern)
+    return spmm_extreme_p(values, x, pattern=pattern, least=reduce == "min")
+
+
+def sddmm(x: Any, y: Any, pattern: Any, alpha: Any = 1, beta: Any = 0) -> Any:
     """Entries of x @ y.T at a pattern, as a SparseTensor on it; the rest is never computed.
 
-    x (m, k), y (n, k), pattern (m, n): a Pattern, or a SparseTensor whose pattern is meant (its
-    values do not matter). Heads: x (m, *H, k), y (n, *H, k) give values (nnz, *H). Every stored
-    entry gets its product, so each of two duplicates does.
+    x (m, k), y (n, k), pattern (m, n): a Pattern, or a SparseTensor whose pattern is meant. Heads:
+    x (m, *H, k), y (n, *H, k) give values (nnz, *H). Batches: x (*B, m, k), y (*B, n, k) and a
+    pattern (*B, m, n). Every stored entry gets its product, so each of two duplicates does.
+
+    alpha, beta: alpha * (x @ y.T) + beta * C on the pattern of the SparseTensor C given as
+        `pattern`; numbers or scalar tensors. With beta = 0 the values of C do not matter.
 
     >>> import sparsegrad as sg
-    >>> P = sg.coo([[0, 1], [1, 0]], None, (2, 2))
+    >>> P = sg.coo([[0, 1], [1, 0]], [100.0, 200.0], (2, 2))
     >>> x, y = sg.tensor([[1.0, 2.0], [3.0, 4.0]]), sg.tensor([[5.0, 6.0], [7.0, 8.0]])
-    >>> sg.sddmm(x, y, P).values
-    tensor([23., 39.])
+    >>> sg.sddmm(x, y, P).values, sg.sddmm(x, y, P, alpha=2, beta=1).values
+    (tensor([23., 39.]), tensor([146., 278.]))
     """
     from sparsegrad.sparse_tensor import wrap
     from sparsegrad.tensor import as_tensor
@@ -87,28 +128,131 @@ def sddmm(x: Any, y: Any, pattern: Any) -> Any:
     where = pattern if isinstance(pattern, Pattern) else getattr(pattern, "pattern", None)
     if where is None:
         raise TypeError(f"sddmm: pattern must be a Pattern or SparseTensor, got {type(pattern)}")
-    fits = where.ndim == 2 and x.ndim >= 2 and y.ndim == x.ndim and x.shape[1:] == y.shape[1:]
-    if not fits or (x.shape[0], y.shape[0]) != where.shape:
+    lead = where.shape[:-2]
+    m, n = where.shape[-2:] if where.ndim > 1 else (-1, -1)
+    at = where
+    if lead and x.ndim == y.ndim == len(lead) + 2 and x.shape[:-2] == y.shape[:-2] == lead:
+        count = math.prod(lead)
+        x = reshape_p(x, shape=(count * x.shape[-2], x.shape[-1]))
+        y = reshape_p(y, shape=(count * y.shape[-2], y.shape[-1]))
+        m, n, at = count * m, count * n, plan_product.block_diagonal(where)
+    fits = at.ndim == 2 and x.ndim >= 2 and y.ndim == x.ndim and x.shape[1:] == y.shape[1:]
+    if not fits or (x.shape[0], y.shape[0]) != (m, n):
         raise ShapeError(
             f"sddmm: shapes do not fit; got x: {x.shape}, y: {y.shape}, pattern: {where.shape}"
         )
-    return wrap(sddmm_p(x, y, pattern=where), where)
+    values = _scaled(alpha, sddmm_p(x, y, pattern=at))
+    if not _is_number(beta, 0):
+        if where is pattern:
+            raise TypeError("sddmm: beta scales the values of a SparseTensor; got a Pattern")
+        if pattern.values.shape != values.shape:
+            raise ShapeError(
+                f"sddmm: C must have the dense dimensions of the product; got C: {pattern.shape}, "
+                f"product values: {values.shape}"
+            )
+        values = values + _scaled(beta, pattern.values)
+    return wrap(values, where)
 
 
+def sampled_addmm(C: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * C + alpha * (x @ y) at the entries of the sparse C (m, n): x (m, k), y (k, n), as in
+    `torch.sparse.sampled_addmm`. See `sddmm`.
+
+    >>> import sparsegrad as sg
+    >>> C = sg.csr([0, 1, 1], [1], [10.0], (2, 2))
+    >>> sg.sampled_addmm(C, sg.ones(2, 3), sg.ones(3, 2)).values
+    tensor([13.])
+    """
+    from sparsegrad.tensor import as_tensor
+
+    y = as_tensor(y)
+    if y.ndim < 2:
+        raise ShapeError(f"sampled_addmm: y must be a matrix, got shape {y.shape}")
+    return sddmm(x, transpose(y, -2, -1), C, alpha, beta)
+
+
+def addmm(C: Any, A: Any, x: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * C + alpha * (A @ x), with A or x sparse or dense: A (m, n), x (n, k), C broadcasts to
+    (m, k). Sparse A and x need a sparse C, and give a sparse result.
+
+    alpha, beta: numbers or scalar tensors. With beta = 0 C does not matter, even if it holds nan.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.csr([0, 1, 2], [1, 0], [2.0, 3.0], (2, 2))
+    >>> sg.addmm(sg.tensor([1.0]), A, sg.tensor([[1.0], [2.0]]), beta=10)
+    tensor([[14.],
+            [13.]])
+    """
+    from sparsegrad.ops.dense_matmul import matmul
+
+    product = _scaled(alpha, matmul(A, x))
+    if _is_number(beta, 0):
+        return product
+    return _scaled(beta, C) + product
+
+
+def _is_number(scale: Any, value: int) -> bool:
+    return isinstance(scale, (int, float)) and scale == value
+
+
+def _scaled(scale: Any, t: Any) -> Any:
+    return t if _is_number(scale, 1) else t * scale
+
+
+# ---- matmul with a sparse operand --------------------------------------------------------------
 def sparse_matmul(a: Any, b: Any) -> Any:
     """`a @ b` with at least one sparse operand."""
+    from sparsegrad.tensor import as_tensor
+
     if not getattr(b, "_is_sparse", False):
         return spmm(a, b)
     if getattr(a, "_is_sparse", False):
-        raise TypeError(
-            f"matmul: sparse @ sparse is not supported yet; got a: {a.shape}, b: {b.shape}; "
-            "write a @ b.to_dense() if b is small"
-        )
-    from sparsegrad.tensor import as_tensor
-
+        return spgemm(a, b)
     a = as_tensor(a)
-    if a.ndim > 2 or b.ndim != 2:
+    if a.ndim == 0 or b.sparse_dim < 2 or b.dense_dim or a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"matmul: shapes do not fit; got a: {a.shape}, b: {b.shape}")
-    if a.ndim == 1:
-        return spmm(b.T, a)
-    return transpose(spmm(b.T, transpose(a, 0, 1)), 0, 1)  # x @ A = (A.T @ x.T).T
+    left = a if a.ndim == 1 else transpose(a, -2, -1)  # x @ A = (A.T @ x.T).T
+    if b.sparse_dim > 2:
+        out = _sparse_batch("matmul", b, left, "sum", True)
+    else:
+        out = spmm(b.T, left)
+    return out if a.ndim == 1 else transpose(out, -2, -1)
+
+
+def _dense_batch(A: Any, x: Any, reduce: str) -> Any:
+    """A (m, n) @ x (*B, n, k): the batch becomes columns of one product."""
+    *lead, n, k = x.shape
+    count = len(lead)
+    first = (count, *range(count), count + 1)
+    folded = reshape_p(permute_p(x, axes=first), shape=(n, math.prod(lead) * k))
+    out = _reduced(A.values, folded, A.pattern, reduce)
+    back = (*range(1, count + 1), 0, count + 1)
+    return permute_p(reshape_p(out, shape=(A.shape[0], *lead, k)), axes=back)
+
+
+def _sparse_batch(op: str, A: Any, x: Any, reduce: str, transposed: bool) -> Any:
+    """A (*B, m, n), or its transpose, @ x (*B, n, k), (n, k) or (n,): one product with a block
+    diagonal, or with the batches on top of each other where all share one x."""
+    pattern, (*lead, m, n) = A.pattern, A.pattern.shape
+    if transposed:
+        m, n = n, m
+    vector = x.ndim == 1
+    right = reshape_p(x, shape=(-1, 1)) if vector else x
+    fits = not A.dense_dim and right.ndim >= 2 and right.shape[-2] == n
+    extra = right.shape[:-2]
+    fits = fits and len(extra) <= len(lead) and all(
+        e in (1, size) for e, size in zip(extra[::-1], lead[::-1], strict=False)
+    )  # fmt: skip
+    if not fits:
+        raise ShapeError(f"{op}: shapes do not fit; got sparse: {A.shape}, dense: {x.shape}")
+    k = right.shape[-1]
+    if right.ndim == 2 and not transposed:
+        flat = plan_product.stacked(pattern)
+    else:
+        flat = plan_product.block_diagonal(pattern)
+        flat = flat.T if transposed else flat
+        if right.shape != (*lead, n, k):
+            right = broadcast_p(right, shape=(*lead, n, k))
+        right = reshape_p(right, shape=(math.prod(lead) * n, k))
+    out = _reduced(A.values, right, flat, reduce)
+    return reshape_p(out, shape=(*lead, m) if vector else (*lead, m, k))

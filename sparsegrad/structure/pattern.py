@@ -168,6 +168,13 @@ class Core:
         major = _frozen(major)
         return (major, minor) if self.kind == "csr" else (minor, major)
 
+    def ids(self, order: Order, axis: int) -> Array:
+        """The ids (nnz,) along one axis: of the minor one in the given order without listing the
+        major one."""
+        if order == "given" and self.kind == ("csc", "csr")[axis]:
+            return self.arrays[1]
+        return self.coords(order)[axis]
+
     def indptr(self, axis: int) -> Array:
         """Offsets (n + 1,) of the rows (axis 0) or columns (axis 1)."""
         if self.kind == ("csr", "csc")[axis]:
@@ -384,7 +391,7 @@ class Pattern:
             order = self.order
         return (
             self.core.indptr(axis),
-            self.core.coords(order)[1 - axis],
+            self.core.ids(order, 1 - axis),
             self.core.moves(self.order, order),
         )
 
@@ -397,7 +404,7 @@ class Pattern:
             order = self.order
         return (
             self.core.indptr(axis),
-            self.core.coords(order)[1 - axis],
+            self.core.ids(order, 1 - axis),
             self.core.moves(self.order, order),
         )
 

@@ -1,7 +1,8 @@
 """Compile the kernels with NVRTC, which needs no GPU, and tell what they ask of a multiprocessor.
 
-    python kernels/resources.py            print the table
-    python kernels/resources.py --write    put it into kernels/README.md
+    python kernels/resources.py                print the table
+    python kernels/resources.py --arch 80 120  for other architectures
+    python kernels/resources.py --write        put it into kernels/README.md
 
 Needs the packages nvidia-cuda-nvrtc-cu12 and nvidia-cuda-runtime-cu12 (CUDA's own headers).
 """
@@ -220,8 +221,10 @@ def main() -> None:
     """Print the table, or write it between the two marks in README.md."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="into kernels/README.md")
-    text = table()
-    if not parser.parse_args().write:
+    parser.add_argument("--arch", type=int, nargs="+", default=[75, 90], choices=ARCHITECTURES)
+    args = parser.parse_args()
+    text = table(args.arch)
+    if not args.write:
         print(text)
         return
     readme = HERE / "README.md"

@@ -19,12 +19,21 @@ _HALVES = {"h": ("float16",), "b": ("bfloat16", "uint16")}
 class StrictKernel:
     """A kernel of CuPy's whose arguments are compared with its parameters before each launch."""
 
+    __slots__ = ("_kernel", "_library", "_parameters")
+
     def __init__(self, kernel: Any, library: ctypes.PyDLL) -> None:
         self._kernel, self._library = kernel, library
         self._parameters: list[tuple[int, ...]] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernel, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Attributes such as `max_dynamic_shared_size_bytes` are the kernel's."""
+        if name in StrictKernel.__slots__:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._kernel, name, value)
 
     def __call__(self, grid: Any, block: Any, args: Any, **options: Any) -> None:
         if self._parameters is None:

@@ -272,62 +272,19 @@ def test_the_last_block_pattern_is_a_false_alarm(sim):
         run(sim, body, grid=3)
 
 
-# ---- launches
-
-KERNEL = """#include <cuda_fp16.h>
-extern "C" __global__ void k(const float* x, const __half* h, const int* i, bool* m, float s,
-                             long long n) {}"""
-
-
-def launch_with(cp, **changed):
-    arguments = {
-        "x": cp.empty(8, "f"),
-        "h": cp.empty(8, np.float16),
-        "i": cp.empty(8, "i"),
-        "m": cp.empty(8, bool),
-        "s": np.float32(1),
-        "n": np.int64(8),
-    }
-    arguments |= changed
-    cp.RawModule(code=KERNEL).get_function("k")((1,), (1,), tuple(arguments.values()))
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (lambda cp: {"x": cp.empty(8, "d")}, "float64 for a pointer to 4-byte 'f'"),
-        (lambda cp: {"h": cp.empty(8, np.int16)}, "int16 for a pointer to 2-byte 'h'"),
-        (lambda cp: {"i": cp.empty(8, "l")}, "int64 for a pointer to 4-byte 'i'"),
-        (lambda cp: {"i": cp.empty(8, "f")}, "float32 for a pointer to 4-byte 'i'"),
-        (lambda cp: {"x": cp.empty(16, "f")[::2]}, "not contiguous"),
-        (lambda cp: {"x": cp.empty((4, 4), "f").T}, "not contiguous"),
-        (lambda cp: {"s": 1.0}, "float64 for a parameter of 4 bytes"),
-        (lambda cp: {"s": np.int32(1)}, "int32 for a parameter of 4 bytes, kind 'f'"),
-        (lambda cp: {"n": np.int32(8)}, "int32 for a parameter of 8 bytes"),
-        (lambda cp: {"n": cp.empty(1, "l")}, "an array for a scalar"),
-        (lambda cp: {"x": np.float32(1)}, "float32 for a parameter of 8 bytes, kind 'p'"),
-        (lambda cp: {"n": None}, "None for a scalar"),
-        (lambda cp: {"extra": 1}, "takes 6 arguments, 7 given"),
-    ],
-)
-def test_wrong_launch(sim, changed, message):
-    launch_with(sim)
-    launch_with(sim, x=None)  # a null pointer is a legal argument
-    with pytest.raises(TypeError, match=message):
-        launch_with(sim, **changed(sim))
-
-
-def test_raw_kernel_is_strict_too(sim):
-    kernel = sim.RawKernel('extern "C" __global__ void k(float* x) {}', "k")
-    kernel((1,), (1,), (sim.empty(1, "f"),))
-    with pytest.raises(TypeError, match="float64"):
-        kernel((1,), (1,), (sim.empty(1, "d"),))
-
-
 @pytest.mark.parametrize("launch", [{"block": 1025}, {"shared_mem": 49 << 10}])
 def test_impossible_launch(sim, launch):
     with pytest.raises(sim.cuda.driver.CUDADriverError, match="INVALID_VALUE"):
         run(sim, "", **launch)
+
+
+def test_more_dynamic_shared_memory_on_request(sim):
+    code = """extern "C" __global__ void k(int* c) { extern __shared__ int s[];
+      s[15000] = 3; __syncthreads(); c[0] = s[15000]; }"""
+    kernel, c = sim.RawModule(code=code).get_function("k"), sim.empty(1, "i")
+    kernel.max_dynamic_shared_size_bytes = 64 << 10
+    kernel((1,), (1,), (c,), shared_mem=60_004)
+    assert c.get()[0] == 3
 
 
 def test_compile_error(sim):

@@ -87,6 +87,25 @@ Cell& shadow_cell(uintptr_t a) {
   return recent_cells[a / 4 % PAGE_CELLS];
 }
 
+// Cells take fifteen times the memory that they stand for: those of whole pages go with it.
+void drop_shadow(uintptr_t begin, uintptr_t end) {
+  constexpr uintptr_t BYTES = 4 * PAGE_CELLS;
+  uintptr_t first = (begin + BYTES - 1) / BYTES, last = end / BYTES;  // [first, last)
+  if (last <= first) return;
+  auto drop = [](auto it) {
+    free(it->second);
+    return shadow.erase(it);
+  };
+  if (last - first > shadow.size()) {
+    for (auto it = shadow.begin(); it != shadow.end();)
+      it = it->first >= first && it->first < last ? drop(it) : std::next(it);
+  } else {
+    for (uintptr_t page = first; page < last; ++page)
+      if (auto it = shadow.find(page); it != shadow.end()) drop(it);
+  }
+  recent_page = ~(uintptr_t)0;
+}
+
 // Ordered by program order, a block barrier or __syncwarp. Blocks are never ordered.
 bool happened_before(const Access& a) {
   if (a.block != block_id) return false;
@@ -263,7 +282,10 @@ SIM_API void sim_add_range(uintptr_t begin, size_t bytes, int kind, const char* 
 SIM_API void sim_drop_range(uintptr_t begin) {
   auto it = std::lower_bound(ranges.begin(), ranges.end(), begin,
                              [](const Range& r, uintptr_t v) { return r.begin < v; });
-  if (it != ranges.end() && it->begin == begin) ranges.erase(it);
+  if (it != ranges.end() && it->begin == begin) {
+    drop_shadow(it->begin, it->end);
+    ranges.erase(it);
+  }
   memset(recent, 0, sizeof recent);
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from sparsegrad import backends
 from sparsegrad.engine import graph
-from sparsegrad.engine.mode import recording
+from sparsegrad.engine.mode import recording, watcher
 from sparsegrad.errors import GraphError, ShapeError
 from sparsegrad.ops.elementwise import add_p, cast, clone_p
 from sparsegrad.ops.index import put_rows_p
@@ -64,7 +64,9 @@ class SparseSum:
     def merged(self) -> SparseTensor:
         """One SparseTensor; kept, so that looking twice merges once."""
         if len(self.parts) > 1:
-            self.parts = [_merge(self.parts)]
+            watching = watcher.get()
+            merge = _merge if watching is None else watching.merging(_merge)
+            self.parts = [merge(self.parts)]
             self.merged_nnz = self.parts[0].nnz
         return self.parts[0]
 

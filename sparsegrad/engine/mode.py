@@ -28,6 +28,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 recording: ContextVar[bool] = ContextVar("sparsegrad_recording", default=True)
 
 
+# Who is told of densify events and merges of sparse terms: a profile, or nobody.
+watcher: ContextVar[Any] = ContextVar("sparsegrad_watcher", default=None)
+
+
 def is_grad_enabled() -> bool:
     """Whether ops are being recorded in this thread or task."""
     return recording.get()
@@ -202,6 +206,9 @@ def report_densify(op: str, shape: tuple[int, ...], itemsize: int) -> None:
     for n in shape:
         nbytes *= n
     event = DensifyEvent(op, tuple(shape), nbytes)
+    watching = watcher.get()
+    if watching is not None:
+        watching.densified(event)
     guard = _guard.get()
     text = f"{op}: makes a dense array of shape {event.shape} ({nbytes} bytes) of a sparse tensor"
     if guard is None:

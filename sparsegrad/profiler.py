@@ -1,0 +1,386 @@
+"""Where time and memory go: `with sg.profile() as prof: ...`, then `print(prof.table())`.
+
+While a profile is open anywhere, calls of primitives and index work pass through the functions
+below, which record those of threads and tasks whose context has a profile. When the last one is
+closed the originals are back, so a program without a profile pays nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import Token
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparsegrad.engine.mode import DensifyEvent, watcher
+from sparsegrad.engine.primitive import Primitive
+from sparsegrad.sparse_tensor import SparseTensor
+from sparsegrad.structure.pattern import Core, Pattern, index_dtype
+from sparsegrad.tensor import Tensor
+
+__all__ = ["OpStats", "profile"]
+
+_clock = time.perf_counter_ns
+_thread = threading.get_ident
+_watching = watcher.get
+
+_OP, _INDEX, _MERGE = "op", "index", "merge"  # kinds of events
+_NESTED = 10_000  # events that one event in progress may have called
+
+# Index work and ops that only change how the same entries are stored.
+_CONVERSIONS = frozenset(("perm", "inverse", "moves", "coords", "indptr"))
+_CONVERTING_OPS = frozenset(("reorder", "put_entries", "entries"))
+
+
+@dataclass(slots=True)
+class OpStats:
+    """Totals of one op, or of one kind of index work.
+
+    seconds: time inside it, without what it called that is listed itself.
+    nnz: entries of the patterns it was called with. nbytes: size of its results.
+    """
+
+    name: str
+    kind: str
+    calls: int = 0
+    seconds: float = 0.0
+    nnz: int = 0
+    nbytes: int = 0
+
+
+class profile:
+    """Counts and times every op inside a `with` block, in this thread or task.
+
+    Blocks may be nested: the outer one has what the inner one saw. A block covers backward
+    passes, hooks and whatever else runs inside it; other threads only if they run in a copy of its
+    context. An op costs about a microsecond more while it is open, nothing otherwise.
+
+    max_events: single calls that are kept for `export_chrome_trace`; later ones are only counted.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.coo([[0, 1], [1, 0]], [2.0, 3.0], (2, 2))
+    >>> with sg.profile() as prof:
+    ...     y = A @ sg.ones(2, 1)
+    >>> [(op.name, op.calls, op.nnz) for op in prof.ops if op.kind == "op"]
+    [('spmm', 1, 2)]
+    """
+
+    def __init__(self, max_events: int = 100_000) -> None:
+        self.max_events = max_events
+        self.densify_events: list[DensifyEvent] = []
+        self.seconds = 0.0  # that the block was open
+        self._pending: deque[tuple[Any, ...]] = deque()  # events that no statistic has yet
+        self._kept: list[tuple[Any, ...]] = []
+        self._stats: dict[tuple[str, str], OpStats] = {}
+        self._patterns: dict[tuple[Any, ...], int] = {}  # pattern -> bytes of an element
+        self._done: dict[int, list[tuple[int, int]]] = {}  # thread -> (start, spent) of events
+        self._merged = [0, 0]  # entries in, entries out
+        self._lock = threading.Lock()
+        self._open: tuple[Token[Any], int] | None = None
+        self._outer: profile | None = None
+
+    def __enter__(self) -> profile:
+        if self._open is not None:
+            raise RuntimeError("profile: this profile is open already; make another one")
+        self._outer = watcher.get()
+        _install()
+        self._open = watcher.set(self), _clock()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._open is not None
+        token, start = self._open
+        watcher.reset(token)
+        _uninstall()
+        self.seconds += (_clock() - start) / 1e9
+        self._fold()
+        self._open = self._outer = None
+
+    # ---- what the engine tells -----------------------------------------------------------------
+    def densified(self, event: DensifyEvent) -> None:
+        """An array was made dense without being asked for."""
+        self.densify_events.append(event)
+        if self._outer is not None:
+            self._outer.densified(event)
+
+    def merging(self, merge: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`merge`, a function from sparse terms to their sum, timed and counted."""
+
+        def timed(parts: Any) -> Any:
+            entries = sum(part.nnz for part in parts)
+            out = _timed(self, _MERGE, "merge of sparse gradients", lambda: merge(parts), entries)
+            held: profile | None = self
+            while held is not None:
+                with held._lock:
+                    held._merged[0] += entries
+                    held._merged[1] += out.nnz
+                held = held._outer
+            return out
+
+        return timed
+
+    # ---- statistics ----------------------------------------------------------------------------
+    def _fold(self) -> None:
+        """Count pending events, keep those for which there is room, pass them on."""
+        with self._lock:
+            pending = [self._pending.popleft() for _ in range(len(self._pending))]
+            self._kept.extend(pending[: max(self.max_events - len(self._kept), 0)])
+            for event in pending:
+                self._count(*event)
+            for done in self._done.values():  # what no event in progress can still have called
+                del done[:-_NESTED]
+        if self._outer is not None:
+            self._outer._pending.extend(pending)
+
+    def _count(
+        self, what: Any, start: int, end: int, facts: Any, nbytes: int, itemsize: int, thread: int
+    ) -> None:
+        kind, name = _named(what, facts)
+        spent = own = end - start
+        done = self._done.setdefault(thread, [])
+        while done and done[-1][0] >= start:  # events end after those they contain
+            own -= done.pop()[1]
+        done.append((start, spent))
+        stats = self._stats.get((kind, name))
+        if stats is None:
+            stats = self._stats[kind, name] = OpStats(name, kind)
+        stats.calls += 1
+        stats.seconds += own / 1e9
+        stats.nbytes += nbytes
+        if type(facts) is int:
+            stats.nnz += facts
+        elif type(facts) is tuple:
+            stats.nnz += facts[3]
+            self._patterns[facts] = max(itemsize, self._patterns.get(facts, 0))
+
+    @property
+    def ops(self) -> list[OpStats]:
+        """Ops, index work and merges, the most expensive first."""
+        self._fold()
+        return sorted(self._stats.values(), key=lambda stats: -stats.seconds)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time inside everything listed in `ops`."""
+        return sum(stats.seconds for stats in self.ops)
+
+    @property
+    def memory_saved(self) -> float:
+        """1 - sparse bytes / dense bytes, over the distinct patterns that ops were called with:
+        indices as stored and one value an entry, against every cell. 0 if there were none."""
+        self._fold()
+        sparse = dense = 0
+        for (_, kind, shape, nnz), itemsize in self._patterns.items():
+            cells = 1
+            for n in shape:
+                cells *= n
+            offsets = 0 if kind == "coo" else shape[kind == "csc"] + 1
+            ids = nnz * (len(shape) if kind == "coo" else 1) + offsets
+            sparse += ids * index_dtype(shape, nnz).itemsize + nnz * itemsize
+            dense += cells * itemsize
+        return 1 - sparse / dense if dense else 0.0
+
+    @property
+    def conversion_share(self) -> float:
+        """Share of `busy_seconds` spent on changing formats: sorting, grouping and reordering
+        entries, to dense and from dense."""
+        busy = converting = 0.0
+        for stats in self.ops:
+            busy += stats.seconds
+            listed = _CONVERTING_OPS if stats.kind == _OP else _CONVERSIONS
+            if stats.kind != _MERGE and stats.name in listed:
+                converting += stats.seconds
+        return converting / busy if busy else 0.0
+
+    @property
+    def accumulation(self) -> dict[str, float]:
+        """Merges of sparse gradients: entries in, entries out, efficiency (in / out: how many
+        terms an entry of the result took in; 1 if nothing was merged), seconds."""
+        entries_in, entries_out = self._merged
+        seconds = sum(stats.seconds for stats in self.ops if stats.kind == _MERGE)
+        return {
+            "entries_in": entries_in,
+            "entries_out": entries_out,
+            "efficiency": entries_in / entries_out if entries_out else 1.0,
+            "seconds": seconds,
+        }
+
+    # ---- output --------------------------------------------------------------------------------
+    def summary(self) -> dict[str, Any]:
+        """Everything that is known, as plain Python values."""
+        return {
+            "seconds": self.seconds,
+            "busy_seconds": self.busy_seconds,
+            "memory_saved": self.memory_saved,
+            "conversion_share": self.conversion_share,
+            "accumulation": self.accumulation,
+            "densify_events": [asdict(event) for event in self.densify_events],
+            "ops": [asdict(stats) for stats in self.ops],
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The summary as JSON."""
+        return json.dumps(self.summary(), indent=indent)
+
+    def table(self, rows: int = 20) -> str:
+        """The summary as text, the most expensive `rows` ops listed; drawn by rich where it is
+        installed."""
+        busy = self.busy_seconds or 1.0
+        names = ("op", "kind", "calls", "ms", "share", "µs a call", "entries", "result bytes")
+        body = [
+            (
+                s.name, s.kind, f"{s.calls:,}", f"{s.seconds * 1e3:,.2f}",
+                f"{s.seconds / busy:.1%}", f"{s.seconds / s.calls * 1e6:,.1f}",
+                f"{s.nnz:,}", f"{s.nbytes:,}",
+            )
+            for s in self.ops[:rows]
+        ]  # fmt: skip
+        return _drawn(names, body) + "\n" + "\n".join(self._facts()) + "\n"
+
+    def _facts(self) -> list[str]:
+        merged = self.accumulation
+        wasted = sum(event.nbytes for event in self.densify_events)
+        hidden = len(self.ops)
+        return [
+            f"{self.seconds * 1e3:,.2f} ms, of which {self.busy_seconds * 1e3:,.2f} ms in "
+            f"{hidden} kinds of ops and index work",
+            f"memory saved by sparse storage   {self.memory_saved:.1%}",
+            f"time in format conversion        {self.conversion_share:.1%}",
+            f"sparse gradients merged          {merged['entries_in']:,} entries to "
+            f"{merged['entries_out']:,} ({merged['efficiency']:.2f} each, "
+            f"{merged['seconds'] * 1e3:,.2f} ms)",
+            f"densify events                   {len(self.densify_events)} ({wasted:,} bytes)",
+        ]
+
+    def export_chrome_trace(self, path: Any) -> None:
+        """Write the calls that were kept as a trace for chrome://tracing or Perfetto."""
+        self._fold()
+        pid = os.getpid()
+        events = []
+        for what, start, end, facts, nbytes, _, thread in self._kept:
+            kind, name = _named(what, facts)
+            nnz = facts if type(facts) is int else facts[3] if type(facts) is tuple else 0
+            events.append({
+                "name": name, "cat": kind, "ph": "X", "pid": pid, "tid": thread,
+                "ts": start / 1e3, "dur": (end - start) / 1e3,
+                "args": {"nnz": nnz, "nbytes": nbytes},
+            })  # fmt: skip
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
+
+    def __repr__(self) -> str:
+        return f"<profile: {self.seconds * 1e3:.2f} ms, {len(self.ops)} kinds of ops>"
+
+
+def _named(what: Any, facts: Any) -> tuple[str, str]:
+    """Kind and name of an event."""
+    if type(what) is tuple:
+        return what
+    name = what.name.removesuffix("_p")
+    return _OP, f"{name} (sparse)" if facts is True else name
+
+
+def _drawn(names: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
+    try:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        widths = [max(map(len, column)) for column in zip(names, *body, strict=True)]
+
+        def line(row: tuple[str, ...]) -> str:
+            cells = zip(row, widths, strict=True)
+            return "  ".join(
+                text.ljust(w) if i < 2 else text.rjust(w) for i, (text, w) in enumerate(cells)
+            ).rstrip()
+
+        return "\n".join([line(names), "  ".join("-" * w for w in widths), *map(line, body)])
+    import io
+
+    drawn = Table(box=box.SIMPLE_HEAD)
+    for i, name in enumerate(names):
+        drawn.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
+    for row in body:
+        drawn.add_row(*row)
+    out = io.StringIO()
+    Console(file=out, width=120, color_system=None).print(drawn)
+    return out.getvalue().rstrip("\n")
+
+
+# ---- recording ---------------------------------------------------------------------------------
+# Events are (what, start, end, facts, nbytes, itemsize, thread): a primitive, or (kind, name);
+# facts are those of the pattern it was called with, a number of entries, True for a call with
+# sparse arguments (what its rule calls is listed itself), or None. Tensors are not kept.
+_call = Primitive.__call__
+_cached = Core.cached
+_users = 0
+_users_lock = threading.Lock()
+
+
+def _install() -> None:
+    global _users
+    with _users_lock:
+        _users += 1
+        if _users == 1:
+            Primitive.__call__ = _profiled_call  # type: ignore[method-assign]
+            Core.cached = _profiled_cached  # type: ignore[method-assign]
+
+
+def _uninstall() -> None:
+    global _users
+    with _users_lock:
+        _users -= 1
+        if not _users:
+            Primitive.__call__ = _call  # type: ignore[method-assign]
+            Core.cached = _cached  # type: ignore[method-assign]
+
+
+def _profiled_call(self: Primitive, *args: Any, **static: Any) -> Any:
+    held = _watching()
+    if held is None:
+        return _call(self, *args, **static)
+    start = _clock()
+    out = _call(self, *args, **static)
+    end = _clock()
+    facts: Any = None
+    nbytes = itemsize = 0
+    if type(out) is Tensor:
+        nbytes = out.data.nbytes
+    elif type(out) is tuple:
+        nbytes = sum(t.data.nbytes for t in out)
+    if static and type(pattern := static.get("pattern")) is Pattern:
+        core = pattern.core
+        facts = (id(core), core.kind, core.shape, core.nnz)
+        itemsize = args[0].dtype.itemsize
+    elif type(args[0]) is not Tensor and any(isinstance(a, SparseTensor) for a in args):
+        facts, nbytes = True, 0
+    held._pending.append((self, start, end, facts, nbytes, itemsize, _thread()))
+    if len(held._pending) > held.max_events:
+        held._fold()
+    return out
+
+
+def _profiled_cached(self: Core, key: Any, build: Callable[[], Any]) -> Any:
+    try:
+        return self._cache[key]
+    except KeyError:
+        held = _watching()
+        if held is None:
+            return _cached(self, key, build)
+    label = key
+    while type(label) is tuple:
+        label = label[0]
+    return _timed(held, _INDEX, str(label), lambda: _cached(self, key, build), self.nnz)
+
+
+def _timed(held: profile, kind: str, name: str, fn: Callable[[], Any], nnz: int) -> Any:
+    start = _clock()
+    try:
+        return fn()
+    finally:
+        held._pending.append(((kind, name), start, _clock(), nnz, 0, 0, _thread()))

@@ -457,6 +457,24 @@ def test_a_change_before_saving_is_legal() -> None:
     equal(x.grad, [4.0 + 4.0, 5.0 + 8.0])
 
 
+def test_changing_a_copy_is_no_change() -> None:
+    """Reshaping a transpose, or indexing with arrays, copies: the counters are not shared."""
+    c = const(np.arange(6.0).reshape(2, 3))
+    for copy in (
+        lambda c: c.T.reshape(-1),
+        lambda c: c[:, [0, 2]],
+        lambda c: c[[1, 0]],
+        lambda c: c[c > 1],
+        lambda c: c.clone(),
+    ):
+        v = copy(c)
+        x = leaf(np.ones(v.shape))
+        y, expected = x * v, v.numpy().copy()
+        c.add_(1.0)
+        y.sum().backward()
+        equal(x.grad, expected)
+
+
 def test_changing_an_index_afterwards() -> None:
     """The backward of a gather uses the index of its forward, or refuses."""
     for gather in (lambda x, i: x[i], lambda x, i: x.take(i), lambda x, i: x.index_select(0, i)):
@@ -900,6 +918,19 @@ def test_a_saved_tensor_is_not_written_to() -> None:
     (x * c).sum().backward()
     equal(c, [3.0, 4.0])
     equal(x.grad, [16.0, 18.0])
+
+
+def test_two_rules_that_return_one_memory_in_two_shapes(define: Any) -> None:
+    @define
+    def join_p(xp: Any, a: Any, b: Any) -> Any:
+        return a + b.reshape(a.shape)
+
+    join_p.defvjp(a=lambda g: g, b=lambda g, b_meta: g.reshape(*b_meta.shape))
+    a, b = leaf([1.0, 2.0]), leaf([[3.0, 4.0]])
+    early = a * 100.0
+    (join_p(a, b) * 2.0 + early).sum().backward()
+    equal(a.grad, [102.0, 102.0])
+    equal(b.grad, [[2.0, 2.0]])
 
 
 def test_a_rule_that_returns_what_it_saved(define: Any) -> None:
@@ -1492,6 +1523,18 @@ def test_optional_input(define: Any) -> None:
     affine_p(x, w, b).sum().backward()
     equal(b.grad, [1.0])
     equal(x.grad, [6.0])
+
+
+def test_optional_input_named_by_a_rule(define: Any) -> None:
+    @define
+    def scaled_p(xp: Any, x: Any, s: Any = None) -> Any:
+        return x * 1.0 if s is None else x * s
+
+    scaled_p.defvjp(x=lambda g, s, s_meta: g if s is None else g * s, s=lambda g, x: g * x)
+    x, s = leaf([2.0]), leaf([3.0])
+    for args, expected in (((x,), 1.0), ((x, None), 1.0), ((x, s), 3.0)):
+        (g,) = sg.grad(scaled_p(*args).sum(), x)
+        equal(g, [expected])
 
 
 def test_statics_with_defaults_reach_rules(define: Any) -> None:

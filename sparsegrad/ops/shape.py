@@ -17,7 +17,17 @@ def reshape_p(xp: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
     return x.reshape(shape)
 
 
-reshape_p.defvjp(x=lambda g, x_meta: reshape_p(g, shape=x_meta.shape))
+def _reshape_rule(g: Any, x_meta: Any) -> Any:
+    """A row-sparse cotangent stays sparse where its rows stay rows."""
+    if getattr(g, "_is_sparse", False):
+        try:
+            return reshape_p(g, shape=x_meta.shape)
+        except ShapeError:
+            g = g._densify("backward of reshape")
+    return reshape_p(g, shape=x_meta.shape)
+
+
+reshape_p.defvjp(x=_reshape_rule, sparse_g=True)
 
 
 @primitive(view=True, promote="none")
@@ -54,7 +64,7 @@ def _split(g: Any, xs_meta: Any, axis: int, needs: tuple[bool, ...]) -> list[Any
     return parts
 
 
-cat_p.defvjp(xs=_split)
+cat_p.defvjp(xs=_split, sparse_g=True)
 
 
 @primitive(view=True, promote="none")
@@ -65,7 +75,8 @@ def slice_p(xp: Any, x: Any, *, axis: int, start: int, stop: int) -> Any:
 slice_p.defvjp(
     x=lambda g, x_meta, axis, start, stop: pad_p(
         g, axis=axis, before=start, after=x_meta.shape[axis] - stop
-    )
+    ),
+    sparse_g=True,
 )
 
 
@@ -78,7 +89,8 @@ def pad_p(xp: Any, x: Any, *, axis: int, before: int, after: int) -> Any:
 pad_p.defvjp(
     x=lambda g, x_meta, axis, before: slice_p(
         g, axis=axis, start=before, stop=before + x_meta.shape[axis]
-    )
+    ),
+    sparse_g=True,
 )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.shape import cat, cat_p, pad_p, reshape_p
-from sparsegrad.ops.sparse_index import selected
+from sparsegrad.ops.shape import cat, cat_p, pad_p, reshape_p, slice_p
+from sparsegrad.ops.sparse_index import selected, sparse_getitem
 from sparsegrad.structure import plan_select
+from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["block_diag"]
 
@@ -83,6 +84,27 @@ def _reshaped(A: Any, sparse: tuple[int, ...], dense: tuple[int, ...]) -> Any:
     if sparse == A.pattern.shape:
         return A
     return selected(A.values, plan_select.reshape(A.pattern, sparse))
+
+
+# ---- one axis cut or padded: cotangents of cat and slices ---------------------------------------
+@slice_p.defsparse
+def _slice(A: Any, *, axis: int, start: int, stop: int) -> Any:
+    if axis < A.sparse_dim:
+        return sparse_getitem(A, (slice(None),) * axis + (slice(start, stop),))
+    inner = axis - A.sparse_dim + 1
+    return A.with_values(slice_p(A.values, axis=inner, start=start, stop=stop))
+
+
+@pad_p.defsparse
+def _pad(A: Any, *, axis: int, before: int, after: int) -> Any:
+    if axis >= A.sparse_dim:
+        inner = axis - A.sparse_dim + 1
+        return A.with_values(pad_p(A.values, axis=inner, before=before, after=after))
+    A = A.to("coo")
+    shape = list(A.pattern.shape)
+    shape[axis] += before + after
+    coords = [c + before if d == axis else c for d, c in enumerate(A.pattern.coords)]
+    return wrap(A.values, Pattern.coo(coords, tuple(shape), check=False))
 
 
 # ---- joining -----------------------------------------------------------------------------------
@@ -166,3 +188,6 @@ def block_diag(*tensors: Any) -> Any:
         rows.append(pad_p(A, axis=1, before=start, after=width - stop))
         start = stop
     return cat(rows)
+
+
+from sparsegrad.sparse_tensor import wrap  # noqa: E402  (the one import cycle)

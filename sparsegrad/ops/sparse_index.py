@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import Any
 
@@ -50,41 +51,57 @@ def _is_array(item: Any) -> bool:
 def _expanded(A: Any, index: Any) -> list[Any]:
     """One item for each dimension, and the Nones: masks as arrays of ids, Ellipsis spelled out."""
     items: list[Any] = []
+    masks: dict[int, int] = {}  # position of an item that came from a mask -> the mask's size there
     for item in index if isinstance(index, tuple) else (index,):
-        items += _ids_of(item)
+        found, sizes = _ids_of(item)
+        masks.update({len(items) + i: n for i, n in enumerate(sizes)})
+        items += found
     count = sum(item is not None and item is not Ellipsis for item in items)
-    dots = [i for i, item in enumerate(items) if item is Ellipsis]
-    if len(dots) > 1:
+    if sum(item is Ellipsis for item in items) > 1:
         raise IndexError("index: more than one Ellipsis")
     if count > A.ndim:
         raise IndexError(f"index: {count} indices for the {A.ndim} dimensions of shape {A.shape}")
-    at = dots[0] if dots else len(items)
-    items[at : at + len(dots)] = [slice(None)] * (A.ndim - count)
-    sizes = iter(A.shape)
     out: list[Any] = []
-    for item in items:
-        out.append(None if item is None else _in_range(item, next(sizes), len(out)))
-    return out
+    left = iter(A.shape)
+    missing = A.ndim - count
+    for position, item in enumerate(items):
+        if item is None:
+            out.append(None)
+        elif item is Ellipsis:
+            out += [slice(None)] * missing
+            left = itertools.islice(left, missing, None)
+            missing = 0
+        else:
+            n = next(left)
+            if masks.get(position, n) != n:
+                raise IndexError(
+                    f"index: a mask has size {masks[position]} where shape {A.shape} has {n}"
+                )
+            out.append(_in_range(item, n, len(out)))
+    return out + [slice(None)] * missing
 
 
-def _ids_of(item: Any) -> list[Any]:
-    """A mask as the ids of its true cells, a list or tensor as an array, the rest as it is."""
+def _ids_of(item: Any) -> tuple[list[Any], tuple[int, ...]]:
+    """A mask as the ids of its true cells, and its shape; a list or tensor as an array; the rest
+    as it is."""
     if item is None or item is Ellipsis or isinstance(item, slice):
-        return [item]
+        return [item], ()
     if getattr(item, "_is_sparse", False):
         if item.dtype != np.bool_:
             raise IndexError(f"index: a sparse index must be a bool mask, got {item.dtype}")
         mask = item.coalesce()
-        return [c[mask.values.data] for c in mask.pattern.coords]
+        return [c[mask.values.data] for c in mask.pattern.coords], mask.shape
     if isinstance(item, (bool, np.bool_)):
         raise IndexError("index: a single bool selects nothing; use an array of them as a mask")
     item = raw_index(item)
     if not hasattr(item, "dtype") or item.ndim == 0:
         try:
-            return [operator.index(item)]
+            return [operator.index(item)], ()
         except TypeError:
             raise IndexError(f"index: {item!r} is not an integer, slice, array or mask") from None
-    return list(item.nonzero()) if item.dtype == np.bool_ else [item]
+    if item.dtype == np.bool_:
+        return list(item.nonzero()), item.shape
+    return [item], ()
 
 
 def _in_range(item: Any, n: int, position: int) -> Any:
@@ -97,8 +114,8 @@ def _in_range(item: Any, n: int, position: int) -> Any:
         if low < -n or high >= n:
             found = low if low < -n else high
             raise IndexError(f"index: {found} at position {position} is outside the size {n}")
-        if low < 0:
-            return item.astype(np.int64) % n
+        item = item.astype(np.int64)
+        return item % n if low < 0 else item
     return item
 
 

@@ -248,7 +248,7 @@ class Backend:
     # ---- sparse solvers: SciPy on the host -----------------------------------------------------
     def factorize(self, pattern: Any, values: Array) -> Any:
         """An LU factorization of the square matrix: `.solve(b, transposed)` gives x (n, k)."""
-        return solvers.Factor(pattern.shape, self._csr(pattern, values), self.asarray)
+        return solvers.Factor(self, pattern.shape, self._csr(pattern, values))
 
     def triangular_solve(
         self, pattern: Any, values: Array, b: Array, lower: bool, unit: bool

@@ -33,7 +33,7 @@ def pairs(be: Any, runs: Array, indptr: Array, chunk: int = 0) -> Iterator[tuple
     total = int(ends[-1]) if lengths.size else 0
     low = 0
     for bound in range(chunk, total + chunk, chunk):
-        high = int(xp.searchsorted(ends, bound, side="right"))
+        high = int(xp.searchsorted(ends, xp.asarray([bound]), side="right")[0])
         high = min(max(high, low + 1), lengths.size)  # one run may exceed a chunk, but is O(nnz)
         if low >= lengths.size:
             break

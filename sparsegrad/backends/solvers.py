@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,15 +37,14 @@ def _solver_dtype(op: str, dtype: np.dtype) -> np.dtype:
 class Factor:
     """P A Q = L U of a square matrix by SuperLU, kept to solve with A and with its transpose."""
 
-    def __init__(self, shape: tuple[int, int], csr: Csr, asarray: Callable[..., Any]) -> None:
+    def __init__(self, be: Any, shape: tuple[int, int], csr: Csr) -> None:
         import scipy.sparse as sp
         from scipy.sparse.linalg import splu
 
         self.dtype = _solver_dtype("spsolve", csr[0].dtype)
-        self.asarray = asarray
-        self.n = shape[0]
+        self.be = be
         self.lu: Any = None
-        if not self.n:
+        if not shape[0]:
             return
         data = csr[0].astype(self.dtype, copy=False)
         # CSR read as CSC is the transpose, so no conversion is needed: `trans` is the other way.
@@ -61,10 +59,10 @@ class Factor:
     def solve(self, b: Array, transposed: bool) -> Array:
         """x (n, k) of A @ x = b, or A.T @ x = b, in the dtype of b."""
         if self.lu is None or not b.size:
-            return self.asarray(np.zeros(b.shape, b.dtype))
-        host = np.ascontiguousarray(np.asarray(b), dtype=self.dtype)
+            return self.be.asarray(np.zeros(b.shape, b.dtype))
+        host = np.ascontiguousarray(self.be.to_host(b), dtype=self.dtype)
         x = self.lu.solve(host, trans="N" if transposed else "T")
-        return self.asarray(np.ascontiguousarray(x, dtype=b.dtype))
+        return self.be.asarray(np.ascontiguousarray(x, dtype=b.dtype))
 
 
 def triangular(csr: Csr, b: np.ndarray, lower: bool, unit: bool) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad import backends
 from sparsegrad.backends.solvers import Options
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, ShapeError
@@ -213,7 +214,8 @@ def _krylov(A: Any, b: Any, x0: Any, options: Options) -> Any:
         wide = M.values.detach().astype(np.result_type(M.dtype, np.float32))
         options = options._replace(M=coalesce(M.with_values(wide)).to("csr").to_scipy())
     if x0 is not None:
-        start = np.asarray(getattr(x0, "data", x0))
+        be = backends.for_array(b.data)
+        start = be.to_host(x0.data if hasattr(x0, "requires_grad") else be.asarray(x0))
         if start.shape != shape:
             raise ShapeError(f"{op}: x0 must have the shape {shape} of b, got {start.shape}")
         options = options._replace(x0=start.reshape(b.shape))

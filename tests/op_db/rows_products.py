@@ -145,11 +145,11 @@ def affine(d: Draw) -> Iterator[Sample]:
 
 
 def systems(d: Draw) -> Iterator[Sample]:
-    """Square matrices of every kind with a heavy diagonal, entries unsorted."""
+    """Square matrices of every kind with a full diagonal, entries unsorted; see `heavy`."""
     for a in [a for a in d.every_kind(5, 5) if a.shape[0] == a.shape[1]]:
         n = a.shape[0]
         coords = np.concatenate((a.coords, np.tile(np.arange(n), (2, 1))), axis=1)
-        heavy = np.concatenate((a.values, 12 + d.dense(n)))
+        heavy = np.concatenate((a.values, 1 + d.dense(n, low=0, high=1)))
         order = d.rng.permutation(len(heavy))
         a = Sparse(coords[:, order], heavy[order], a.shape)
         for b in ((n, 2), (n,), (n, 0)):
@@ -161,7 +161,14 @@ def huge_system(d: Draw) -> Sample:
     a = d.huge()
     n = a.shape[0]
     coords = np.concatenate((a.coords, np.tile(np.arange(n), (2, 1))), axis=1)
-    return (Sparse(coords, np.concatenate((a.values, np.full(n, 12.0))), a.shape), d.dense(n)), {}
+    return (Sparse(coords, np.concatenate((a.values, np.ones(n))), a.shape), d.dense(n)), {}
+
+
+def heavy(a: Any) -> Any:
+    """A with its diagonal times 24: regular whatever its values are, ones included."""
+    if isinstance(a, np.ndarray):
+        return a * (1 + 23 * np.eye(len(a)))
+    return a.with_values(a.values * sg.Tensor(np.where(a.row == a.col, 24, 1).astype(a.dtype)))
 
 
 def ref_triangular(lower: bool, transpose: bool, unit: bool) -> Any:
@@ -246,7 +253,7 @@ ROWS = [
     OpCase("addmm[scales]", lambda alpha, beta, c, a, x: sg.addmm(c, a, x, alpha=alpha, beta=beta),
            lambda alpha, beta, c, a, x: beta * c + alpha * (a @ x),
            lambda d: iter([((d.dense(), d.dense(), d.dense(4, 2), d.sparse(4, 3), d.dense(3, 2)), {})]), None, FORMATS),
-    OpCase("spsolve", sg.spsolve, np.linalg.solve, systems, "spsolve_p", FORMATS, huge=huge_system, errors=(
+    OpCase("spsolve", lambda a, b: sg.spsolve(heavy(a), b), lambda a, b: np.linalg.solve(heavy(a), b), systems, "spsolve_p", FORMATS, huge=huge_system, errors=(
         (lambda: sg.spsolve(sg.coo([[0], [0]], [1.0], (2, 2)), sg.ones(2)), sg.SingularMatrixError, r"spsolve: A of shape \(2, 2\) .* singular"),
         (lambda: sg.spsolve(sg.coo([[0], [0]], [1.0], (2, 3)), sg.ones(2)), sg.ShapeError, r"spsolve: A must be a square .*\(2, 3\)"),
         (lambda: sg.spsolve(eye(), sg.ones(3)), sg.ShapeError, r"spsolve: b must be \(2,\) or \(2, k\) .* got \(3,\)"),
@@ -256,21 +263,22 @@ ROWS = [
     )),
     *(
         OpCase(f"triangular_solve[{lower:d}{transpose:d}{unit:d}]",
-               lambda a, b, kw=(lower, transpose, unit): sg.triangular_solve(a * (1 / 12), b, *kw),
-               lambda a, b, kw=(lower, transpose, unit): ref_triangular(*kw)(a / 12, b),
+               lambda a, b, kw=(lower, transpose, unit): sg.triangular_solve(heavy(a) * (1 / 24), b, *kw),
+               lambda a, b, kw=(lower, transpose, unit): ref_triangular(*kw)(heavy(a) / 24, b),
                systems, "triangular_p", FORMATS, huge=huge_system if lower and not unit else None, errors=(
             (lambda: sg.triangular_solve(triangle(1.0, 2.0, 0.0), sg.ones(2)), sg.SingularMatrixError, r"triangular_solve: .*zero, in row 1"),
         ))
         for lower, transpose, unit in ((1, 0, 0), (1, 1, 0), (0, 0, 0), (0, 1, 1), (1, 0, 1))
     ),
-    OpCase("cg", lambda a, b: sg.cg(symmetric(a), b, **precise(a)),
-           lambda a, b: np.linalg.solve(a + a.T, b), systems, "krylov_p", FORMATS, huge=huge_system,
+    OpCase("cg", lambda a, b: sg.cg(symmetric(heavy(a)), b, **precise(a)),
+           lambda a, b: np.linalg.solve(symmetric(heavy(a)), b), systems, "krylov_p", FORMATS, huge=huge_system,
            errors=(
         (lambda: sg.cg(eye(), sg.ones(2), M=sg.ones(2, 2)), sg.ShapeError, r"cg: M must be a SparseTensor of shape \(2, 2\)"),
         (lambda: sg.cg(eye(), sg.ones(2), x0=sg.ones(3)), sg.ShapeError, r"cg: x0 must have the shape \(2,\)"),
     )),
-    OpCase("bicgstab", lambda a, b: sg.bicgstab(a, b, **precise(a)), np.linalg.solve, systems, None,
+    OpCase("bicgstab", lambda a, b: sg.bicgstab(heavy(a), b, **precise(a)),
+           lambda a, b: np.linalg.solve(heavy(a), b), systems, None,
            FORMATS),
-    OpCase("gmres", lambda a, b: sg.gmres(a, b, x0=b * 0.1, **precise(a)), np.linalg.solve, systems,
-           None, FORMATS),
+    OpCase("gmres", lambda a, b: sg.gmres(heavy(a), b, x0=b * 0.1, **precise(a)),
+           lambda a, b: np.linalg.solve(heavy(a), b), systems, None, FORMATS),
 ]  # fmt: skip

@@ -33,6 +33,7 @@ Format = Literal["coo", "csr", "csc"]
 Order = Literal["given", "row", "col"]
 
 INT32_MAX = int(np.iinfo(np.int32).max)
+_SCARCE = 8  # lines an entry from which sorting costs less than a counter for each line
 _FLIP = {"coo": "coo", "csr": "csc", "csc": "csr", "row": "col", "col": "row", "given": "given"}
 
 
@@ -128,7 +129,14 @@ class Core:
 
     def _regroup(self, ids: Array, first: Array | None, n: int) -> Array | None:
         """`first`, then stably by `ids`: row-major to column-major, or back."""
-        perm, _ = self.backend.group(ids if first is None else ids[first], n)
+        be, ids = self.backend, ids if first is None else ids[first]
+        if n <= _SCARCE * ids.size:
+            perm, _ = be.group(ids, n)
+        else:  # a counter for each of n mostly empty lines may not even fit
+            perm = be.sort_coo((ids,), (n,))
+        if perm is None:
+            return first
+        perm = perm.astype(ids.dtype, copy=False)
         return perm if first is None else first[perm]
 
     def inverse(self, order: Order) -> Array | None:
@@ -182,7 +190,7 @@ class Core:
 
         def build() -> Array:
             ids = self.coords(("row", "col")[axis])[axis]
-            return self.backend.compress(ids, self.shape[axis])
+            return _frozen(self.backend.compress(ids, self.shape[axis]))
 
         return self.cached(("indptr", axis), build)
 

@@ -268,14 +268,16 @@ class CpuJit(Cpu):
 
 # ---- kernels -----------------------------------------------------------------------------------
 @cache
-def _load(name: str) -> Kernel:
-    from sparsegrad.backends import cpu_jit_kernels, cpu_jit_kernels_index
+def _kernels() -> dict[str, Kernel]:
+    from sparsegrad.backends import cpu_jit_kernels, cpu_jit_kernels_index, cpu_jit_kernels_segment
 
-    return getattr(cpu_jit_kernels, name, None) or getattr(cpu_jit_kernels_index, name)
+    modules = cpu_jit_kernels, cpu_jit_kernels_index, cpu_jit_kernels_segment
+    found = [(name, item) for module in modules for name, item in vars(module).items()]
+    return {name: item for name, item in found if isinstance(item, Kernel)}
 
 
 def _kernel(name: str, *dtypes: np.dtype) -> Any:
-    return _load(name)[dtypes]
+    return _kernels()[name][dtypes]
 
 
 def warmup() -> int:
@@ -283,15 +285,12 @@ def warmup() -> int:
 
     Returns the number of kernels. The first call takes a minute or two, later ones a second.
     """
-    from sparsegrad.backends import cpu_jit_kernels, cpu_jit_kernels_index
-
     types = {"F": (_F4, _F8), "I": (_I4, _I8), "K": (_I4, _I8)}
     count = 0
-    for kernel in {**vars(cpu_jit_kernels), **vars(cpu_jit_kernels_index)}.values():
-        if isinstance(kernel, Kernel):
-            for dtypes in product(*(types[letter] for letter in kernel.letters)):
-                kernel[dtypes]
-                count += 1
+    for kernel in _kernels().values():
+        for dtypes in product(*(types[letter] for letter in kernel.letters)):
+            kernel[dtypes]
+            count += 1
     return count
 
 

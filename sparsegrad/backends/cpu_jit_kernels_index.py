@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from numba import int64, uint64
 
-from sparsegrad.backends.cpu_jit_kernels import kernel
-from sparsegrad.backends.cpu_jit_vector import draw
+from sparsegrad.backends.cpu_jit_vector import draw, kernel
+
+_BLOCK = 4096  # entries between looking whether the rest can be skipped
 
 
 @kernel("<I1 <I1", "I")
 def order_facts(major, minor):
     """Bit 0: (major, minor) is sorted; bit 1: and no pair occurs twice."""
-    facts = 3
-    for e in range(1, major.size):
-        if major[e] > major[e - 1]:
-            continue
-        if major[e] < major[e - 1] or minor[e] < minor[e - 1]:
+    n = int64(major.size)
+    first, unique = int64(1), True
+    while first < n:
+        last = min(n, first + _BLOCK)
+        falls = repeats = 0
+        for e in range(first, last):  # no branch: vector code
+            same = major[e] == major[e - 1]
+            falls |= (major[e] < major[e - 1]) | (same & (minor[e] < minor[e - 1]))
+            repeats |= same & (minor[e] == minor[e - 1])
+        if falls:
             return 0
-        if minor[e] == minor[e - 1]:
-            facts = 1
-    return facts
+        unique = unique and not repeats
+        first = last
+    return 3 if unique else 1
 
 
 @kernel("<I1", "I")

@@ -1,4 +1,4 @@
-"""Short vectors for Numba kernels: a few machine registers as one value.
+"""What Numba kernels are made of; above all short vectors, a few machine registers as one value.
 
 LLVM turns plain loops into vector code well, but keeps a sum over entries in memory (it cannot
 know that output and input rows do not overlap) and pays for entering each loop. With these a
@@ -11,13 +11,18 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic, models, register_model
 
+from sparsegrad.backends.cpu_jit_launch import Kernel
+
 __all__ = [
+    "FAST",
     "SHORT",
     "WIDE",
     "draw",
+    "inlined",
+    "kernel",
     "load",
     "load_short",
     "muladd",
@@ -29,6 +34,20 @@ __all__ = [
 ]
 
 WIDE, SHORT = 64, 16  # bytes
+
+# Sums may be reordered (vector accumulators) and fused; NaN and infinity keep their meaning.
+FAST = {"contract", "reassoc", "nsz"}
+
+
+def kernel(params: str, letters: str = "FI") -> Any:
+    """Decorator: a `Kernel` of the function below it."""
+    return lambda function: Kernel(function, params, letters, FAST)
+
+
+def inlined(flags: set[str]) -> Any:
+    """Decorator: a part of kernels. A call that passes views counts their references, which
+    costs as much as a short row."""
+    return njit(fastmath=flags, error_model="numpy", forceinline=True)
 
 
 class Vector(types.Type):

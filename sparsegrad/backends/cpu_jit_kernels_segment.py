@@ -1,0 +1,249 @@
+"""Numba kernels: sums over segments and by index. Two-dimensional arrays are (entries, columns)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import float32, float64, int64, types, uint64
+from numba.extending import intrinsic, overload
+
+from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel
+
+_NARROW = 16  # columns below which a loop over them is too short for vector code
+_BLOCK = 2048  # elements of a softmax block: stays in the L1 cache
+
+
+@inlined(FAST)
+def _sum_rows(begin, end, values, c):
+    """c = the sum of values[begin:end]."""
+    width = values.shape[1]
+    if width == 1:
+        total = values.dtype.type(0)
+        for e in range(begin, end):
+            total += values[e, 0]
+        c[0] = total
+        return
+    for j in range(width):
+        c[j] = 0
+    e = begin
+    while e + 4 <= end:
+        for j in range(width):
+            c[j] += values[e, j] + values[e + 1, j] + values[e + 2, j] + values[e + 3, j]
+        e += 4
+    while e < end:
+        for j in range(width):
+            c[j] += values[e, j]
+        e += 1
+
+
+@kernel(">n1 <n2 <I1 <F2 >F2")
+def segment_sum(ticket, cuts, indptr, values, out):
+    """out (s, D) = the sums of the runs of values (nnz, D); parts of long runs as in `spmm`."""
+    m = indptr.size - 1
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
+        lead = 1 if first < min(int64(indptr[owned]), last) else 0
+        for i in range(owned - lead, cuts[t + 1, 0]):
+            begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+            _sum_rows(begin, end, values, out[i if i >= owned else m + t])
+
+
+@inlined(set())
+def _max_rows(begin, end, values, c):
+    """c = the maximum of values[begin:end], -inf if there are none; NaN if one is."""
+    width, lowest = values.shape[1], values.dtype.type(-np.inf)
+    if width < _NARROW:  # column by column, with the result in a register
+        for j in range(width):
+            high = lowest
+            for e in range(begin, end):
+                v = values[e, j]
+                high = v if (v > high) | (v != v) else high
+            c[j] = high
+        return
+    for j in range(width):
+        c[j] = lowest
+    for e in range(begin, end):
+        for j in range(width):
+            v = values[e, j]
+            c[j] = v if (v > c[j]) | (v != v) else c[j]
+
+
+@kernel(">n1 <n2 <I1 <F2 >F2")
+def segment_max(ticket, cuts, indptr, values, out):
+    """out (s, D) = the maxima of the runs of values (nnz, D)."""
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            _max_rows(int64(indptr[i]), int64(indptr[i + 1]), values, out[i])
+
+
+@intrinsic
+def _bits(typingctx, value):
+    """A float's bits as a signed integer of its size, and back."""
+    pairs = {float32: types.int32, float64: types.int64}
+    pairs |= {integer: real for real, integer in list(pairs.items())}
+    if value not in pairs:
+        return None
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(args[0], context.get_value_type(signature.return_type))
+
+    return pairs[value](value), codegen
+
+
+# exp(x) = 2**n * exp(r) with n = round(x / ln 2): coefficients of Cephes, branch-free so that a
+# loop of it becomes vector code (without Intel's library Numba calls exp one number at a time).
+# `contract` alone: reordering would undo the two-step reduction.
+@inlined({"contract"})
+def _exp32(x):
+    x = float32(89.0) if x > float32(89.0) else x  # inf; NaN stays
+    x = float32(-104.0) if x < float32(-104.0) else x  # 0
+    magic = float32(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer in the low bits
+    shifted = x * float32(1.44269504088896341) + magic
+    n = _bits(shifted) - np.int32(0x4B400000)
+    whole = shifted - magic
+    r = x - whole * float32(0.693359375)
+    r = r - whole * float32(-2.12194440e-4)
+    p = float32(1.9875691500e-4)
+    p = p * r + float32(1.3981999507e-3)
+    p = p * r + float32(8.3334519073e-3)
+    p = p * r + float32(4.1665795894e-2)
+    p = p * r + float32(1.6666665459e-1)
+    p = p * r + float32(5.0000001201e-1)
+    y = p * r * r + r + float32(1.0)
+    half = n >> 1  # in two steps: 2**n alone may be out of range where the result is not
+    y *= _bits(np.int32((half + 127) << 23))
+    return y * _bits(np.int32((n - half + 127) << 23))
+
+
+@inlined({"contract"})
+def _exp64(x):
+    x = 710.0 if x > 710.0 else x  # inf; NaN stays
+    x = -746.0 if x < -746.0 else x  # 0
+    magic = 6755399441055744.0  # 1.5 * 2**52
+    shifted = x * 1.4426950408889634 + magic
+    n = _bits(shifted) - 0x4338000000000000
+    whole = shifted - magic
+    r = x - whole * 6.93145751953125e-1
+    r = r - whole * 1.42860682030941723212e-6
+    rr = r * r
+    p = 1.26177193074810590878e-4 * rr + 3.02994407707441961300e-2
+    p = (p * rr + 9.99999999999999999910e-1) * r
+    q = 3.00198505138664455042e-6 * rr + 2.52448340349684104192e-3
+    q = (q * rr + 2.27265548208155028766e-1) * rr + 2.00000000000000000005e0
+    y = 1.0 + 2.0 * p / (q - p)
+    half = n >> 1
+    y *= _bits((half + 1023) << 52)
+    return y * _bits((n - half + 1023) << 52)
+
+
+def _exp(x):
+    raise NotImplementedError("compiled only")
+
+
+@overload(_exp, jit_options={"forceinline": True})
+def _exp_of(x):
+    return (lambda x: _exp32(x)) if x == float32 else (lambda x: _exp64(x))
+
+
+@kernel(">n1 <n2 <I1 <F2 >F2")
+def segment_softmax(ticket, cuts, indptr, values, out):
+    """out (nnz, D) = softmax within the runs of values.
+
+    Blocks of whole runs that fit the cache: subtract the maxima, one long loop of exp over the
+    block, divide by the sums.
+    """
+    width = values.shape[1]
+    some = np.empty(width, dtype=values.dtype)
+    exps = out.ravel()
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        first, last = cuts[t, 0], cuts[t + 1, 0]
+        while first < last:
+            stop = first
+            begin = int64(indptr[first])
+            while stop < last and (int64(indptr[stop]) - begin) * width < _BLOCK:
+                stop += 1
+            for i in range(first, stop):
+                _shift_rows(int64(indptr[i]), int64(indptr[i + 1]), values, some, out)
+            block = exps[begin * width : int64(indptr[stop]) * width]
+            for j in range(block.size):
+                block[j] = _exp(block[j])
+            for i in range(first, stop):
+                _scale_rows(int64(indptr[i]), int64(indptr[i + 1]), some, out)
+            first = stop
+
+
+@inlined(set())
+def _shift_rows(begin, end, values, top, out):
+    """out = values - their maximum over [begin, end), where that is finite."""
+    _max_rows(begin, end, values, top)
+    for j in range(top.size):
+        if not np.isfinite(top[j]):  # a run of -inf alone is 0/0 = nan, as in dense softmax
+            top[j] = 0
+    for e in range(begin, end):
+        for j in range(values.shape[1]):
+            out[e, j] = values[e, j] - top[j]
+
+
+@inlined(FAST)
+def _scale_rows(begin, end, total, out):
+    """out /= its sum over [begin, end)."""
+    _sum_rows(begin, end, out, total)
+    for j in range(total.size):
+        total[j] = 1 / total[j]
+    for e in range(begin, end):
+        for j in range(out.shape[1]):
+            out[e, j] *= total[j]
+
+
+@kernel(">n1 <n2 <I1 <F2 <F2 >F2")
+def segment_softmax_grad(ticket, cuts, indptr, g, y, out):
+    """out = y * (g - sum over the run of g * y), all (nnz, D)."""
+    width = y.shape[1]
+    dot = np.empty(width, dtype=y.dtype)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            begin, end = int64(indptr[i]), int64(indptr[i + 1])
+            if width == 1:
+                total = y.dtype.type(0)
+                for e in range(begin, end):
+                    total += g[e, 0] * y[e, 0]
+                for e in range(begin, end):
+                    out[e, 0] = y[e, 0] * (g[e, 0] - total)
+                continue
+            for j in range(width):
+                dot[j] = 0
+            for e in range(begin, end):
+                for j in range(width):
+                    dot[j] += g[e, j] * y[e, j]
+            for e in range(begin, end):
+                for j in range(width):
+                    out[e, j] = y[e, j] * (g[e, j] - dot[j])
+
+
+@kernel(">n1 n n <I1 <F2 >F2")
+def scatter_add(ticket, parts, shift, index, values, out):
+    """out[index[e]] += values[e], each output row in the order of the entries.
+
+    A task owns the output rows whose number, shifted, is its own modulo `parts` (a power of two):
+    it reads every index and adds only the rows that it owns.
+    """
+    while True:
+        t = draw(ticket)
+        if t >= parts:
+            return
+        for e in range(index.size):
+            i = uint64(index[e])
+            if (i >> uint64(shift)) & uint64(parts - 1) == uint64(t):
+                for j in range(values.shape[1]):
+                    out[i, j] += values[e, j]

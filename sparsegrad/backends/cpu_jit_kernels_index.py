@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba import int64, uint64
+from numba import int32, int64, uint64
 
 from sparsegrad.backends.cpu_jit_vector import draw, kernel
 
@@ -16,11 +16,13 @@ def order_facts(major, minor):
     first, unique = int64(1), True
     while first < n:
         last = min(n, first + _BLOCK)
-        falls = repeats = 0
-        for e in range(first, last):  # no branch: vector code
-            same = major[e] == major[e - 1]
-            falls |= (major[e] < major[e - 1]) | (same & (minor[e] < minor[e - 1]))
-            repeats |= same & (minor[e] == minor[e - 1])
+        i0, i1 = major[first - 1 : last - 1], major[first:last]
+        j0, j1 = minor[first - 1 : last - 1], minor[first:last]
+        falls, repeats = int32(0), int32(0)
+        for e in range(i1.size):  # no branch: vector code
+            same = i1[e] == i0[e]
+            falls |= int32((i1[e] < i0[e]) | (same & (j1[e] < j0[e])))
+            repeats |= int32(same & (j1[e] == j0[e]))
         if falls:
             return 0
         unique = unique and not repeats

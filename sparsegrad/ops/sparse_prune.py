@@ -88,17 +88,24 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
         key = key.astype(xp.float64)
     key = abs(key) if by == "magnitude" else key
     key = xp.where(xp.isnan(key), -xp.inf, -key)
-    canonical = A.pattern.canonical()[1]  # sorting is stable: the order breaks ties
+    canonical = A.pattern.canonical()[1]
     order = xp.arange(A.nnz) if canonical is None else canonical
-    order = order[xp.argsort(key[order], kind="stable")]
     keep = xp.zeros(A.nnz, dtype=bool)
-    if dim is None:
-        keep[order[:k]] = True
-    else:
+    if dim is not None:
         line = A.pattern.coords[1 - dim % 2]
-        order = order[xp.argsort(line[order], kind="stable")]
-        rank = xp.arange(A.nnz) - xp.searchsorted(line[order], line[order], side="left")
+        order = order[xp.argsort(key[order], kind="stable")]
+        grouped, indptr = A.pattern.core.backend.group(line[order], A.shape[1 - dim % 2])
+        order = order[grouped]
+        rank = xp.arange(A.nnz) - indptr[line[order]]
         keep[order[rank < k]] = True
+    elif k >= A.nnz:
+        keep[:] = True
+    elif k:
+        listed = key[order]
+        last = xp.partition(listed, k - 1)[k - 1]
+        keep[order] = listed < last
+        equal = order[listed == last]
+        keep[equal[: k - int(keep.sum())]] = True
     return selected(A.values, plan_select.choose(A.pattern, keep))
 
 

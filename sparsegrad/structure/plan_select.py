@@ -61,7 +61,7 @@ def assemble(
         major = 0 if fmt == "csr" else 1
         if bool((ids[major][1:] >= ids[major][:-1]).all()):
             indptr = backends.for_array(ids[major]).compress(ids[major], shape[major])
-            return Select(Pattern(Core(fmt, shape, (indptr, ids[1 - major])), fmt), index)  # type: ignore[arg-type]
+            return Select(_compressed(fmt, shape, indptr, ids[1 - major]), index)
     core = Core("coo", shape, ids)
     if not canonical and fmt == "coo":
         return Select(Pattern(core, "coo"), index)
@@ -72,10 +72,35 @@ def assemble(
     return Select(Pattern(core, fmt, order), index)  # type: ignore[arg-type]
 
 
+def _compressed(fmt: str, shape: tuple[int, ...], indptr: Array, minor: Array) -> Pattern:
+    dtype = index_dtype(shape, int(minor.size))
+    arrays = indptr.astype(dtype, copy=False), minor.astype(dtype, copy=False)
+    return Pattern(Core(fmt, shape, arrays), fmt)  # type: ignore[arg-type]
+
+
+def _grouped(pattern: Pattern) -> tuple[Array, Array, Array | None]:
+    """Offsets, minor ids and positions of a CSR pattern by row, of a CSC one by column."""
+    return (pattern if pattern.format == "csr" else pattern.T).rows()
+
+
 def choose(pattern: Pattern, keep: Array) -> Select:
     """The entries where the bool array `keep` (nnz,) is true, in their order and format."""
-    index = pattern.core.backend.xp.flatnonzero(keep)
-    return assemble(pattern.format, [c[index] for c in pattern.coords], pattern.shape, index)
+    entries = pattern.core.backend.xp.flatnonzero(keep)
+    if pattern.format != "coo":
+        indptr, minor, positions = _grouped(pattern)
+        if positions is None:
+            offsets = _running(pattern.core.backend.xp, keep)[indptr]
+            return Select(
+                _compressed(pattern.format, pattern.shape, offsets, minor[entries]), entries
+            )
+    return assemble(pattern.format, [c[entries] for c in pattern.coords], pattern.shape, entries)
+
+
+def _running(xp: Any, counts: Array) -> Array:
+    """Offsets (n + 1,) of runs with these lengths (n,)."""
+    offsets = xp.zeros(counts.size + 1, dtype=xp.int64)
+    xp.cumsum(counts, out=offsets[1:])
+    return offsets
 
 
 # ---- by index ----------------------------------------------------------------------------------
@@ -83,72 +108,116 @@ def cut(pattern: Pattern, parts: tuple[Part, ...]) -> tuple[Pattern | None, Arra
     """One part for each sparse dimension -> the pattern (None if no dimension is left) and the
     old positions of its entries. A cut along the rows of a CSR pattern (the columns of a CSC one)
     reads no other row."""
-    return remember(("cut", parts), (pattern,), lambda: _cut(pattern, parts))
+    build = _cut if pattern.format == "coo" else _cut_compressed
+    return remember(("cut", parts), (pattern,), lambda: build(pattern, parts))
 
 
 def _cut(pattern: Pattern, parts: tuple[Part, ...]) -> tuple[Pattern | None, Array]:
     xp = pattern.core.backend.xp
-    shape = pattern.shape
-    left = [i for i, n in enumerate(shape) if parts[i] != range(n)]
-    index = None
-    major = {"csr": 0, "csc": 1}.get(pattern.format, -1)
-    if major in left:
-        part = parts[major]
-        span = range(part, part + 1) if isinstance(part, int) else part
-        ids = span.start + span.step * xp.arange(len(span))
-        coords, index = _lines(pattern, major, ids)
-        left.remove(major)
-    else:
-        coords = list(pattern.coords)
-    if left:
-        keep = xp.ones(coords[0].size, dtype=bool)
-        for i in left:
-            part = parts[i]
-            if isinstance(part, int):
-                keep &= coords[i] == part
-                continue
-            step = abs(part.step)
-            steps = coords[i] - part.start if part.step > 0 else part.start - coords[i]
-            keep &= (steps >= 0) & (steps < step * len(part)) & (steps % step == 0)
-            coords[i] = steps // step
-        kept = xp.flatnonzero(keep)
-        coords = [c[kept] for c in coords]
-        index = kept if index is None else index[kept]
-    if index is None:
-        index = xp.arange(pattern.nnz)
-    spans = [i for i, part in enumerate(parts) if not isinstance(part, int)]
-    if not spans:
+    coords = pattern.coords
+    keep = xp.ones(pattern.nnz, dtype=bool)
+    for c, n, part in zip(coords, pattern.shape, parts, strict=True):
+        if part != range(n):
+            keep &= _inside(c, part)
+    index = xp.flatnonzero(keep)
+    left = [
+        (_renumbered(c[index], part), len(part))
+        for c, part in zip(coords, parts, strict=True)
+        if not isinstance(part, int)
+    ]
+    if not left:
         return None, index
-    sizes = tuple(len(parts[i]) for i in spans)  # type: ignore[arg-type]
-    chosen = assemble(pattern.format, [coords[i] for i in spans], sizes, index)
-    return chosen.pattern, chosen.entries
+    return assemble("coo", [c for c, _ in left], tuple(n for _, n in left)).pattern, index
+
+
+def _cut_compressed(pattern: Pattern, parts: tuple[Part, ...]) -> tuple[Pattern | None, Array]:
+    be, fmt = pattern.core.backend, pattern.format
+    xp = be.xp
+    axis = 0 if fmt == "csr" else 1
+    major, minor = parts[axis], parts[1 - axis]
+    indptr, ids, positions = _grouped(pattern)
+    index = None
+    if major != range(pattern.shape[axis]):
+        rows = range(major, major + 1) if isinstance(major, int) else major
+        if rows.step == 1:
+            start, stop = int(indptr[rows.start]), int(indptr[max(rows.start, rows.stop)])
+            indptr = indptr[rows.start : max(rows.start, rows.stop) + 1] - start
+            index, ids = xp.arange(start, stop), ids[start:stop].copy()
+        else:
+            indptr, index = _runs_of(be, indptr, rows.start + rows.step * xp.arange(len(rows)))
+            ids = ids[index]
+    if minor != range(pattern.shape[1 - axis]):
+        keep = _inside(ids, minor)
+        kept = xp.flatnonzero(keep)
+        indptr, ids = _running(xp, keep)[indptr], _renumbered(ids[kept], minor)
+        index = kept if index is None else index[kept]
+    index = xp.arange(pattern.nnz) if index is None else index
+    index = index if positions is None else positions[index]
+    if isinstance(major, int):
+        if isinstance(minor, int):
+            return None, index
+        return assemble("coo", [ids], (len(minor),)).pattern, index
+    if isinstance(minor, int):
+        return assemble("coo", [be.expand(indptr, int(ids.size))], (len(major),)).pattern, index
+    shape = (len(major), len(minor)) if axis == 0 else (len(minor), len(major))
+    return _compressed(fmt, shape, indptr, ids), index
+
+
+def _inside(ids: Array, part: Part) -> Array:
+    if isinstance(part, int):
+        return ids == part
+    part = part if part.step > 0 else part[::-1]
+    inside = (ids >= part.start) & (ids < part.stop)
+    return inside if part.step == 1 else inside & ((ids - part.start) % part.step == 0)
+
+
+def _renumbered(ids: Array, part: Part) -> Array:
+    """Ids inside a part by their place in it."""
+    if isinstance(part, int) or part == range(part.stop):
+        return ids
+    if part.step == 1:
+        return ids - part.start
+    return (ids - part.start) // part.step
 
 
 def lines(pattern: Pattern, dim: int, ids: Array) -> Select:
     """The rows (slices along `dim`) ids[0], ids[1], ...: ids (k,) in range, repeats allowed."""
-    coords, index = _lines(pattern, dim, ids)
     shape = tuple(int(ids.size) if d == dim else n for d, n in enumerate(pattern.shape))
-    return assemble(pattern.format, coords, shape, index)
-
-
-def _lines(pattern: Pattern, dim: int, ids: Array) -> tuple[list[Array], Array]:
     if pattern.ndim != 2:
         index, number = _join(pattern, (dim,), (ids,))
         coords = [c[index] for c in pattern.coords]
         coords[dim] = number
-        return coords, index
+        return assemble("coo", coords, shape, index)
+    be, fmt = pattern.core.backend, pattern.format
     indptr, other, positions = (pattern.T if dim else pattern).rows()
+    offsets, index = _runs_of(be, indptr, ids)
+    minor = other[index]
+    index = index if positions is None else positions[index]
+    if fmt == ("csr", "csc")[dim]:
+        return Select(_compressed(fmt, shape, offsets, minor), index)
+    coords = [minor]
+    coords.insert(dim, be.expand(offsets, int(minor.size)))
+    return assemble(fmt, coords, shape, index)
+
+
+def _runs_of(be: Any, indptr: Array, ids: Array) -> tuple[Array, Array]:
+    """Offsets of the runs `ids` of `indptr` listed one after the other, and their positions."""
     starts = indptr[ids]
-    index, number = _ranges(pattern.core.backend, starts, indptr[ids + 1] - starts)
-    coords = [other[index]]
-    coords.insert(dim, number)
-    return coords, index if positions is None else positions[index]
+    offsets = _running(be.xp, indptr[ids + 1] - starts)
+    return offsets, _positions(be, starts, offsets)
+
+
+def _positions(be: Any, starts: Array, offsets: Array) -> Array:
+    """starts[i], starts[i] + 1, ... for every run i in turn."""
+    total = int(offsets[-1])
+    shift = starts - offsets[:-1]
+    return shift[be.expand(offsets, total)] + be.xp.arange(total)
 
 
 def cells(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array], place: int) -> Select:
     """The entries whose ids along `dims` are (ids[0][i], ids[1][i], ...), for every i in turn: a
     dimension of that many cells at `place` replaces `dims`."""
-    index, number = _join(pattern, dims, ids)
+    index, number = _matches(pattern, dims, ids)
     rest = [d for d in range(pattern.ndim) if d not in dims]
     coords = [pattern.coords[d][index] for d in rest]
     coords.insert(place, number)
@@ -157,8 +226,24 @@ def cells(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array], place: 
     return assemble(pattern.format, coords, tuple(shape), index)
 
 
-def _join(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array]) -> tuple[Array, Array]:
+def _matches(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array]) -> tuple[Array, Array]:
     """Every pair of a wanted cell and an entry in it: positions of entries, numbers of cells."""
+    if pattern.ndim == 2:
+        # Through the rows of the wanted cells, unless those are longer than sorting everything.
+        be, axis = pattern.core.backend, 1 if pattern.format == "csc" else 0
+        indptr, minor, positions = (pattern.T if axis else pattern).rows()
+        starts = indptr[ids[axis]]
+        offsets = _running(be.xp, indptr[ids[axis] + 1] - starts)
+        if int(offsets[-1]) <= pattern.nnz + 16 * starts.size:
+            index, number = _positions(be, starts, offsets), be.expand(offsets, int(offsets[-1]))
+            hit = be.xp.flatnonzero(minor[index] == ids[1 - axis][number])
+            index, number = index[hit], number[hit]
+            return index if positions is None else positions[index], number
+    return _join(pattern, dims, ids)
+
+
+def _join(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array]) -> tuple[Array, Array]:
+    """The same by sorting the entries."""
     be = pattern.core.backend
     xp = be.xp
     entry, wanted = pattern.coords[dims[0]], ids[0]
@@ -172,9 +257,9 @@ def _join(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array]) -> tupl
     order = xp.argsort(entry, kind="stable")
     listed = entry[order]
     starts = xp.searchsorted(listed, wanted, side="left")
-    counts = xp.searchsorted(listed, wanted, side="right") - starts
-    at, number = _ranges(be, starts, counts)
-    return order[at], number
+    offsets = _running(xp, xp.searchsorted(listed, wanted, side="right") - starts)
+    at = _positions(be, starts, offsets)
+    return order[at], be.expand(offsets, int(offsets[-1]))
 
 
 def _ranks(be: Any, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Array:
@@ -191,16 +276,6 @@ def _ranks(be: Any, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Array:
     out = xp.empty_like(number)
     out[perm] = number
     return out
-
-
-def _ranges(be: Any, starts: Array, counts: Array) -> tuple[Array, Array]:
-    """starts[i], starts[i] + 1, ... (counts[i] of them) for every i in turn, and the i of each."""
-    xp = be.xp
-    offsets = xp.zeros(counts.size + 1, dtype=xp.int64)
-    xp.cumsum(counts, out=offsets[1:])
-    total = int(offsets[-1])
-    number = be.expand(offsets, total)
-    return starts[number] + (xp.arange(total) - offsets[number]), number
 
 
 # ---- joining -----------------------------------------------------------------------------------

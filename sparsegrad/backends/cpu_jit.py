@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_launch import (
     Kernel,
     get_num_threads,
     launch,
     set_num_threads,
 )
+from sparsegrad.backends.cpu_jit_products import CpuJitProducts
 
 __all__ = ["CpuJit", "get_num_threads", "set_num_threads", "warmup"]
 
@@ -43,7 +43,7 @@ _WIDE = {np.dtype("f2"): _F4, _F4: _F4, _F8: _F8}
 _NONE = {_I4: np.empty(0, _I4), _I8: np.empty(0, _I8)}
 
 
-class CpuJit(Cpu):
+class CpuJit(CpuJitProducts):
     """Numba kernels over chunks of equal numbers of entries, on top of `Cpu`.
 
     `always` uses them for every size, which is what tests want.
@@ -269,9 +269,19 @@ class CpuJit(Cpu):
 # ---- kernels -----------------------------------------------------------------------------------
 @cache
 def _kernels() -> dict[str, Kernel]:
-    from sparsegrad.backends import cpu_jit_kernels, cpu_jit_kernels_index, cpu_jit_kernels_segment
+    from sparsegrad.backends import (
+        cpu_jit_kernels,
+        cpu_jit_kernels_index,
+        cpu_jit_kernels_product,
+        cpu_jit_kernels_segment,
+    )
 
-    modules = cpu_jit_kernels, cpu_jit_kernels_index, cpu_jit_kernels_segment
+    modules = (
+        cpu_jit_kernels,
+        cpu_jit_kernels_index,
+        cpu_jit_kernels_product,
+        cpu_jit_kernels_segment,
+    )
     found = [(name, item) for module in modules for name, item in vars(module).items()]
     return {name: item for name, item in found if isinstance(item, Kernel)}
 

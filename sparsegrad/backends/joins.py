@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["CHUNK", "Lines", "cheapest", "find", "pairs", "triples"]
+__all__ = ["CHUNK", "Lines", "cheapest", "count", "find", "pairs", "triples"]
 
 Array = Any
 # Entries grouped by row and sorted by column within it: offsets, columns, and the positions of
@@ -65,16 +65,18 @@ def find(xp: Any, lines: Lines, row: Array, col: Array) -> tuple[Array, Array]:
     return at, (low < end) & (cols[at] == col)
 
 
+def count(xp: Any, left: Any, right: Any) -> int:
+    """Products that left @ right sums: pairs of entries that meet on the inner dimension."""
+    lengths = (xp.diff(p.rows()[0].astype("int64")) for p in (left.T, right))
+    return int(xp.multiply(*lengths).sum())
+
+
 def cheapest(xp: Any, left: Any, right: Any, mask: Any) -> tuple[str, int]:
     """The pattern to look up ("mask", "left" or "right") and how many pairs that expands."""
-
-    def cost(runs: Array, indptr: Array) -> int:
-        return int(xp.diff(indptr.astype("int64"))[runs].sum())
-
     ways = {
-        "mask": cost(left.col, right.sorted_rows()[0]),
-        "right": cost(mask.row, left.sorted_rows()[0]),
-        "left": cost(mask.col, right.T.sorted_rows()[0]),
+        "mask": count(xp, left, right),
+        "right": count(xp, mask.T, left),
+        "left": count(xp, mask, right.T),
     }
     best = min(ways, key=lambda way: ways[way])
     return best, ways[best]

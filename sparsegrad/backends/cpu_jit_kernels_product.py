@@ -1,0 +1,97 @@
+"""Numba kernels: sparse @ sparse on a known pattern, and sparse @ dense by maximum.
+
+Rows are sorted by column, and values come in that order. Each thread has one array of positions
+as long as a row is wide; a row enters its entries, uses them, and takes them out again, so the
+work is that of the products alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, uint64
+
+from sparsegrad.backends.cpu_jit_vector import draw, kernel
+
+
+@kernel(">n1 <n1 n <I1 <I1 <I1 <I1 <I1 <I1 <F1 <F1 >F1")
+def product_scatter(
+    ticket, cuts, n, l_indptr, l_cols, r_indptr, r_cols, m_indptr, m_cols, a, b, out
+):
+    """out (entries of the mask) = left @ right at the mask, every product of a row looked up in
+    the mask's row."""
+    at = np.full(n, -1, m_cols.dtype)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            first, last = int64(m_indptr[i]), int64(m_indptr[i + 1])
+            for p in range(first, last):
+                at[uint64(m_cols[p])] = p
+                out[p] = 0
+            if first < last:
+                for e in range(int64(l_indptr[i]), int64(l_indptr[i + 1])):
+                    line = uint64(l_cols[e])
+                    scale = a[e]
+                    for f in range(int64(r_indptr[line]), int64(r_indptr[line + uint64(1)])):
+                        p = int64(at[uint64(r_cols[f])])
+                        if p >= 0:
+                            out[p] += scale * b[f]
+            for p in range(first, last):
+                at[uint64(m_cols[p])] = -1
+
+
+@kernel(">n1 <n1 n <I1 <I1 <I1 <I1 <I1 <I1 <F1 <F1 >F1")
+def product_gather(
+    ticket, cuts, n, l_indptr, l_cols, c_indptr, c_rows, m_indptr, m_cols, a, b, out
+):
+    """out (entries of the mask) = left @ right at the mask, a dot product of a row and a column
+    each: c_indptr and c_rows list right by columns, b in that order."""
+    at = np.full(n, -1, m_cols.dtype)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            first, last = int64(l_indptr[i]), int64(l_indptr[i + 1])
+            for e in range(first, last):
+                at[uint64(l_cols[e])] = e
+            for p in range(int64(m_indptr[i]), int64(m_indptr[i + 1])):
+                total = a.dtype.type(0)
+                line = uint64(m_cols[p])
+                if first < last:
+                    for f in range(int64(c_indptr[line]), int64(c_indptr[line + uint64(1)])):
+                        e = int64(at[uint64(c_rows[f])])
+                        if e >= 0:
+                            total += a[e] * b[f]
+                out[p] = total
+            for e in range(first, last):
+                at[uint64(l_cols[e])] = -1
+
+
+@kernel(">n1 <n1 <I1 <I1 <F2 <F3 b >F3 >n3")
+def spmm_extreme(ticket, cuts, indptr, cols, values, x, least, out, entry):
+    """out (m, H, k) = the largest or least values[e] * x[cols[e]] of a row, entry = its e; the
+    first wins ties, nan wins over numbers. An empty row gives 0 and -1."""
+    heads, k = x.shape[1], x.shape[2]
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            first, last = int64(indptr[i]), int64(indptr[i + 1])
+            for h in range(heads):
+                best, where = out[i, h], entry[i, h]
+                for j in range(k):
+                    best[j], where[j] = 0, -1
+                for e in range(first, last):
+                    line, scale = x[uint64(cols[e]), h], values[e, h]
+                    if e == first:
+                        for j in range(k):
+                            best[j], where[j] = scale * line[j], e
+                        continue
+                    for j in range(k):
+                        p = scale * line[j]
+                        high = p < best[j] if least else p > best[j]
+                        if high or (p != p and best[j] == best[j]):
+                            best[j], where[j] = p, e

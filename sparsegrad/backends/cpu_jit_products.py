@@ -1,0 +1,137 @@
+"""The products of `CpuJit` whose patterns are known: sparse @ sparse, and by maximum."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.backends import joins
+from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu import Cpu
+from sparsegrad.backends.cpu_jit_launch import Kernel, get_num_threads, launch
+
+__all__ = ["CpuJitProducts"]
+
+_MIN_PAIRS = 1 << 14  # pairs of entries below which SciPy and NumPy serve
+_F4, _F8 = np.dtype("f4"), np.dtype("f8")
+_WIDE = {np.dtype("f2"): _F4, _F4: _F4, _F8: _F8}
+_INDEX = (np.dtype("i4"), np.dtype("i8"))
+
+
+class CpuJitProducts(Cpu):
+    """Kernels of `cpu_jit_kernels_product`."""
+
+    def _pays(self, work: int, least: int) -> bool:
+        raise NotImplementedError
+
+    def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
+        found = self._on_mask(left, a, right, b, out, "mask")
+        return super().spgemm(left, a, right, b, out) if found is None else found
+
+    def spgemm_masked(self, left: Any, a: Array, right: Any, b: Array, mask: Any) -> Array:
+        found = self._on_mask(left, a, right, b, mask, None)
+        return super().spgemm_masked(left, a, right, b, mask) if found is None else found
+
+    def _on_mask(
+        self, left: Any, a: Array, right: Any, b: Array, mask: Any, way: str | None
+    ) -> Array | None:
+        wide = _WIDE.get(a.dtype)
+        if wide is None or a.ndim != 1 or not (left.nnz and right.nnz and mask.nnz):
+            return None
+        if way is None:
+            way, pairs = joins.cheapest(np, left, right, mask)
+        else:
+            pairs = joins.count(np, left, right)
+        if not self._pays(pairs, _MIN_PAIRS):
+            return None
+        if way == "right":  # look B up: the transposed product, the other way round
+            left, a, right, b, mask = right.T, b, left.T, a, mask.T
+        middle = right if way == "mask" else right.T
+        sides = [side.sorted_rows() for side in (left, middle, mask)]
+        index = np.dtype(np.result_type(*(lines[0].dtype for lines in sides)))
+        if index not in _INDEX:
+            return None
+        arrays = [_contiguous(x, index) for lines in sides for x in lines[:2]]
+        values = [
+            _contiguous(v if lines[2] is None else v[lines[2]], wide)
+            for v, lines in zip((a, b), sides, strict=False)
+        ]
+        # Rows in chunks of equal work: the runs that are walked, and the row's own entries.
+        outer, inner = (sides[0], sides[1]) if way == "mask" else (sides[2], sides[1])
+        runs = np.diff(inner[0].astype(np.int64))[outer[1]] + 1
+        done = np.concatenate(([0], np.cumsum(runs)))[outer[0]]
+        done = done + sides[0][0] + sides[2][0]
+        cuts = _cuts(done)
+        width = left.shape[1] if way != "mask" else right.shape[1]
+        out = np.empty(mask.nnz, dtype=wide)
+        name = "product_scatter" if way == "mask" else "product_gather"
+        args = (cuts, width, *arrays, *values, out)
+        launch(_kernel(name, wide, index), args, cuts.size - 1, pairs)
+        at = sides[2][2]
+        if at is not None:
+            listed = np.empty_like(out)
+            listed[at] = out
+            out = listed
+        return out.astype(a.dtype, copy=False)
+
+    def spmm_extreme(
+        self, pattern: Any, values: Array, x: Array, least: bool
+    ) -> tuple[Array, Array]:
+        wide, nnz, m = _WIDE.get(x.dtype), pattern.nnz, pattern.shape[0]
+        heads, k = math.prod(x.shape[1:-1]), x.shape[-1]
+        indptr, cols, positions = pattern.sorted_rows()
+        work = nnz * heads * k
+        if (
+            wide is None
+            or values.dtype != x.dtype
+            or indptr.dtype not in _INDEX
+            or not work
+            or not self._pays(work, _MIN_PAIRS)
+        ):
+            return super().spmm_extreme(pattern, values, x, least)
+        index = indptr.dtype
+        v = values if positions is None else values[positions]
+        out = np.empty((m, heads, k), dtype=wide)
+        entry = np.empty((m, heads, k), dtype=np.int64)
+        cuts = _cuts(indptr.astype(np.int64) + np.arange(m + 1))
+        args = (
+            cuts,
+            _contiguous(indptr, index),
+            _contiguous(cols, index),
+            _contiguous(v, wide).reshape(nnz, heads),
+            _contiguous(x, wide).reshape(len(x), heads, k),
+            least,
+            out,
+            entry,
+        )
+        launch(_kernel("spmm_extreme", wide, index), args, cuts.size - 1, work)
+        if positions is not None:
+            entry = np.where(entry < 0, -1, positions[entry])
+        shape = (m, *x.shape[1:])
+        return out.astype(x.dtype, copy=False).reshape(shape), entry.reshape(shape)
+
+
+def _cuts(done: Array) -> Array:
+    """Rows at which chunks of equal work begin; done (m + 1,): the work before each row."""
+    chunks = min(max(1, int(done[-1]) >> 14), 16 * get_num_threads())
+    targets = np.arange(1, chunks) * (int(done[-1]) // chunks)
+    inner = np.searchsorted(done, targets).astype(np.int64)
+    return np.concatenate(([0], inner, [done.size - 1])).astype(np.int64)
+
+
+def _contiguous(array: Array, dtype: np.dtype) -> Array:
+    return np.require(array, dtype=dtype, requirements=("C", "A"))
+
+
+@cache
+def _load(name: str) -> Kernel:
+    from sparsegrad.backends import cpu_jit_kernels_product
+
+    return getattr(cpu_jit_kernels_product, name)
+
+
+def _kernel(name: str, *dtypes: np.dtype) -> Any:
+    return _load(name)[dtypes]

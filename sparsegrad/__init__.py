@@ -8,7 +8,7 @@
 tensor([9., 6.])
 """
 
-from sparsegrad import autograd, create, data, errors, nn, ops, optim
+from sparsegrad import autograd, create, data, errors, io, nn, ops, optim, policy
 from sparsegrad.autograd import Function, gradcheck, gradgradcheck
 from sparsegrad.config import config
 from sparsegrad.create import *  # noqa: F403
@@ -35,6 +35,7 @@ from sparsegrad.dtypes import (
 from sparsegrad.engine.differentiate import grad
 from sparsegrad.engine.mode import densify, enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from sparsegrad.errors import *  # noqa: F403
+from sparsegrad.io import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
@@ -50,6 +51,8 @@ from sparsegrad.ops.sparse_prune import *  # noqa: F403
 from sparsegrad.ops.sparse_shape import *  # noqa: F403
 from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
+from sparsegrad.policy import calibrate, should_use_sparse
+from sparsegrad.profiler import profile
 from sparsegrad.random import manual_seed
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.structure import Pattern
@@ -65,6 +68,7 @@ __all__ = [
     "Tensor",
     "autograd",
     "bool",
+    "calibrate",
     "complex128",
     "complex64",
     "config",
@@ -82,17 +86,22 @@ __all__ = [
     "int32",
     "int64",
     "int8",
+    "io",
     "is_grad_enabled",
     "manual_seed",
     "nn",
     "no_grad",
     "optim",
+    "policy",
+    "profile",
     "promote_types",
     "result_type",
     "set_default_dtype",
     "set_grad_enabled",
+    "should_use_sparse",
     "uint8",
 ]
 __all__ += create.__all__
 __all__ += errors.__all__
+__all__ += io.__all__
 __all__ += [name for family in ops.FAMILIES for name in family.__all__]

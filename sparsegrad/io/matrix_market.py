@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import zlib
 from typing import Any
 
@@ -39,8 +41,7 @@ def mmread(
 
     name = getattr(source, "name", source)
     try:
-        with opened(source) as file:
-            held = scipy_mmread(file, spmatrix=False)
+        held = scipy_mmread(_readable(source), spmatrix=False)
     except (ValueError, OverflowError, MemoryError, EOFError, zlib.error) as error:
         raise FileError(f"mmread: {name}: {error or type(error).__name__}") from error
     except OSError as error:
@@ -54,6 +55,27 @@ def mmread(
     A = SparseTensor(coords, held.data, held.shape, dtype=dtype, copy=False)
     A = A.to(format)
     return A.requires_grad_() if requires_grad else A
+
+
+def _readable(source: Any) -> Any:
+    """What SciPy's parser may be given: the path of a plain file, or all bytes, with a line end at
+    their end. It ends the process where a stream cannot seek back from a malformed header, and
+    where a last line has none."""
+    if not hasattr(source, "read"):
+        path = os.fspath(source)
+        if not path.lower().endswith((".gz", ".bz2")) and _ends_a_line(path):
+            return path
+    with opened(source) as file:
+        content = file.read()
+    return io.BytesIO((content.encode("utf-8") if isinstance(content, str) else content) + b"\n")
+
+
+def _ends_a_line(path: str) -> bool:
+    with open(path, "rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
 
 
 def mmwrite(
@@ -88,8 +110,10 @@ def mmwrite(
     else:
         held = as_tensor(A).detach().numpy()
     chosen = None if symmetry == "auto" else symmetry
+    text = io.BytesIO()  # SciPy's writer seeks, which a compressed file cannot
     try:
-        with replaced(target) as file:
-            scipy_mmwrite(file, held, comment, field, precision, chosen)
+        scipy_mmwrite(text, held, comment, field, precision, chosen)
     except ValueError as error:
         raise DtypeError(f"mmwrite: {error}") from error
+    with replaced(target) as file:
+        file.write(text.getbuffer())

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad.errors import SparsegradError
-from sparsegrad.io.files import FileError, replaced
+from sparsegrad.io.files import FileError, opened, replaced
 from sparsegrad.sparse_tensor import SparseTensor, compressed
 
 __all__ = ["load_npz", "save_npz"]
@@ -71,10 +71,14 @@ def load_npz(file: Any, requires_grad: bool = False) -> SparseTensor:
     Raises FileError for anything that is not such a file.
     """
     try:
-        with np.load(file, allow_pickle=False) as held:
+        with opened(file) as raw:  # np.load leaves a malformed file open
+            held = np.load(raw, allow_pickle=False)
             if not isinstance(held, np.lib.npyio.NpzFile):
                 raise FileError(f"load_npz: {file} is no .npz archive")
-            arrays = {name: held[name] for name in held.files}
+            with held:
+                arrays = {name: held[name] for name in held.files}
+        if others := [name for name, a in arrays.items() if not isinstance(a, np.ndarray)]:
+            raise FileError(f"load_npz: {file}: {others[0]} is no array")
         return _read(file, arrays, requires_grad)
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, FileError):

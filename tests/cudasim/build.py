@@ -61,10 +61,9 @@ def _digest(*parts: object) -> str:
 
 
 @functools.cache
-def sources_digest() -> str:
-    """Of everything in this directory that can change what a kernel's library does."""
-    files = [*sorted(DEVICE.iterdir()), *sorted(NATIVE.iterdir())]
-    files += [HERE / "build.py", HERE / "source.py"]
+def device_digest() -> str:
+    """Of everything in this directory that can change the library made of a kernel."""
+    files = [*sorted(DEVICE.iterdir()), HERE / "build.py", HERE / "source.py"]
     return _digest(CXX, [file.read_text() for file in files])
 
 
@@ -75,12 +74,13 @@ def _publish(made: Path, at: Path) -> None:
 
 def native_library() -> Path:
     """The simulator: fibers, checks, and CuPy's entry points."""
-    library = cache_dir() / f"cudasim-{_digest(sources_digest(), sysconfig.get_paths())}.so"
+    flags = ["-std=c++17", "-O2", "-g", "-fPIC", "-shared"]
+    flags.append(f"-I{sysconfig.get_paths()['include']}")
+    sources = [path.read_text() for path in sorted(NATIVE.iterdir())]
+    library = cache_dir() / f"cudasim-{_digest(CXX, flags, sources)}.so"
     if not library.exists():
         made = library.with_suffix(f".{os.getpid()}")
-        include = sysconfig.get_paths()["include"]
         files = sorted(NATIVE.glob("*.cpp"))
-        flags = ["-std=c++17", "-O2", "-g", "-fPIC", "-shared", f"-I{include}"]
         run([CXX, *flags, "-o", made, *files, "-ldl"])
         _publish(made, library)
     return library
@@ -93,7 +93,7 @@ def compile_kernels(
     instances = list(instances)
     options = [option for option in options if re.match(r"-[DI]", option)]
     flags = [*(_CHECK if check else _PLAIN), *_COMMON]
-    key = _digest(sources_digest(), source, instances, options, flags)
+    key = _digest(device_digest(), source, instances, options, flags)
     library = cache_dir() / f"kernels-{key}.so"
     if not library.exists():
         generated = source.lstrip().startswith(_CUPY_GENERATED)

@@ -73,18 +73,21 @@ struct Cell {
 
 constexpr uintptr_t PAGE_CELLS = 1024;
 std::unordered_map<uintptr_t, Cell*> shadow;
-uintptr_t recent_page = ~(uintptr_t)0;
-Cell* recent_cells;
+// Kernels gather from many pages in turn: a small table spares most look-ups.
+struct RecentPage {
+  uintptr_t page;
+  Cell* cells;
+} recent_pages[1024];
 
 Cell& shadow_cell(uintptr_t a) {
   uintptr_t page = a / (4 * PAGE_CELLS);
-  if (page != recent_page) {
+  RecentPage& recent = recent_pages[page % 1024];
+  if (recent.page != page || !recent.cells) {
     Cell*& cells = shadow[page];
     if (!cells) cells = (Cell*)calloc(PAGE_CELLS, sizeof(Cell));
-    recent_cells = cells;
-    recent_page = page;
+    recent = {page, cells};
   }
-  return recent_cells[a / 4 % PAGE_CELLS];
+  return recent.cells[a / 4 % PAGE_CELLS];
 }
 
 // Cells take fifteen times the memory that they stand for: those of whole pages go with it.
@@ -103,7 +106,7 @@ void drop_shadow(uintptr_t begin, uintptr_t end) {
     for (uintptr_t page = first; page < last; ++page)
       if (auto it = shadow.find(page); it != shadow.end()) drop(it);
   }
-  recent_page = ~(uintptr_t)0;
+  memset(recent_pages, 0, sizeof recent_pages);
 }
 
 // Ordered by program order, a block barrier or __syncwarp. Blocks are never ordered.

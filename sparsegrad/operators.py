@@ -85,6 +85,26 @@ class Operators:
         """self @ other."""
         return self @ other
 
+    def mm(self, other: Any) -> Any:
+        """self @ other, two matrices; see `sg.mm`."""
+        return ops.mm(self, other)
+
+    def mv(self, other: Any) -> Any:
+        """self @ other, a matrix and a vector; see `sg.mv`."""
+        return ops.mv(self, other)
+
+    def bmm(self, other: Any) -> Any:
+        """self @ other, two batches of matrices; see `sg.bmm`."""
+        return ops.bmm(self, other)
+
+    def dot(self, other: Any) -> Any:
+        """self @ other, SciPy's name."""
+        return self @ other
+
+    def addmm(self, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+        """beta * self + alpha * (a @ b); see `sg.addmm`."""
+        return ops.addmm(self, a, b, beta=beta, alpha=alpha)
+
     def abs(self) -> Any:
         """Elementwise absolute value."""
         return ops.abs(self)

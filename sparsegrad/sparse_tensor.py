@@ -10,7 +10,7 @@ from sparsegrad import display
 from sparsegrad.device import Device
 from sparsegrad.engine import differentiate, graph
 from sparsegrad.engine.mode import report_densify
-from sparsegrad.errors import DtypeError, PatternError, ShapeError
+from sparsegrad.errors import DensifyError, DtypeError, PatternError, ShapeError
 from sparsegrad.operators import Operators
 from sparsegrad.structure.pattern import Pattern, as_shape
 from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor
@@ -156,6 +156,12 @@ class SparseTensor(Operators):
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise DensifyError(
+            f"array: a SparseTensor of shape {self.shape} does not turn into a dense array by "
+            "itself; write A.to_dense().numpy(), or A.to_scipy()"
+        )
 
     def __repr__(self) -> str:
         return display.as_text(self)

@@ -124,7 +124,7 @@ class Cpu(Backend):
         return self.expand(product.indptr, product.nnz), product.indices
 
     def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
-        if a.ndim != 1 or a.dtype not in (np.float32, np.float64):
+        if a.ndim != 1 or a.dtype.kind not in "iufc" or a.dtype == np.float16:
             return super().spgemm(left, a, right, b, out)
         factors = []
         for pattern, values in ((left, a), (right, b)):

@@ -9,7 +9,7 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.shape import reshape_p, transpose
 
-__all__ = ["matmul"]
+__all__ = ["bmm", "matmul", "mm", "mv"]
 
 
 @primitive
@@ -50,7 +50,8 @@ def matmul(a: Any, b: Any) -> Any:
     """Matrix product with PyTorch's rules: vectors, matrices, broadcast batches; dense or sparse.
 
     Shapes: (k,) @ (k,) -> (); (m, k) @ (k,) -> (m,); (*B, m, k) @ (*B, k, n) -> (*B, m, n).
-    A SparseTensor (m, n) may stand on either side of a dense vector or matrix.
+    A SparseTensor may stand on either side: (m, n) with dense vectors, matrices and batches or
+    another SparseTensor (the result is then sparse), (*B, m, n) with the same or shared matrices.
     Raises ShapeError for sizes that do not fit.
 
     >>> import sparsegrad as sg
@@ -80,3 +81,45 @@ def matmul(a: Any, b: Any) -> Any:
     if a.ndim == 1:
         out = reshape_p(out, shape=(*out.shape[:-2], out.shape[-1]))
     return reshape_p(out, shape=out.shape[:-1]) if b.ndim == 1 else out
+
+
+def mm(a: Any, b: Any) -> Any:
+    """Product of two matrices, dense or sparse: (m, k) @ (k, n) -> (m, n). ShapeError for any
+    other number of dimensions; otherwise `matmul`.
+
+    >>> import sparsegrad as sg
+    >>> sg.mm(sg.coo([[0], [1]], [3.0], (1, 2)), sg.ones(2, 2))
+    tensor([[3., 3.]])
+    """
+    return _matmul_of("mm", a, 2, b, 2)
+
+
+def mv(a: Any, b: Any) -> Any:
+    """Product of a matrix, dense or sparse, and a vector: (m, k) @ (k,) -> (m,). ShapeError for any
+    other number of dimensions; otherwise `matmul`.
+
+    >>> import sparsegrad as sg
+    >>> sg.mv(sg.coo([[0], [1]], [3.0], (1, 2)), sg.ones(2))
+    tensor([3.])
+    """
+    return _matmul_of("mv", a, 2, b, 1)
+
+
+def bmm(a: Any, b: Any) -> Any:
+    """Products of two batches of matrices, dense or sparse: (B, m, k) @ (B, k, n) -> (B, m, n).
+    ShapeError for any other number of dimensions; otherwise `matmul`.
+
+    >>> import sparsegrad as sg
+    >>> sg.bmm(sg.coo([[0], [0], [1]], [3.0], (1, 1, 2)), sg.ones(1, 2, 2))
+    tensor([[[3., 3.]]])
+    """
+    return _matmul_of("bmm", a, 3, b, 3)
+
+
+def _matmul_of(op: str, a: Any, a_dims: int, b: Any, b_dims: int) -> Any:
+    if (a.ndim, b.ndim) != (a_dims, b_dims) or (op == "bmm" and a.shape[0] != b.shape[0]):
+        raise ShapeError(
+            f"{op}: expected {a_dims} and {b_dims} dimensions that fit; got a: {tuple(a.shape)}, "
+            f"b: {tuple(b.shape)}"
+        )
+    return matmul(a, b)

@@ -14,7 +14,7 @@ import math
 from typing import Any
 
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.ops.shape import broadcast_p, permute_p, reshape_p, transpose
 from sparsegrad.ops.sparse_product import spgemm
 from sparsegrad.ops.sparse_structure import coalesce
@@ -79,9 +79,17 @@ def spmm(A: Any, x: Any, reduce: str = "sum") -> Any:
         raise TypeError(f"spmm: A must be a SparseTensor, got {type(A).__name__}")
     if reduce not in ("sum", "mean", "max", "min"):
         raise ValueError(f"spmm: reduce must be 'sum', 'mean', 'max' or 'min', got {reduce!r}")
+    if getattr(x, "_is_sparse", False):
+        if reduce != "sum":
+            raise TypeError(
+                f"spmm: reduce={reduce!r} needs a dense x, got a SparseTensor {x.shape}"
+            )
+        return spgemm(A, x)
     x = as_tensor(x)
     if reduce != "sum":
         A = coalesce(A)
+    if reduce in ("max", "min") and "c" in (A.dtype.kind, x.dtype.kind):
+        raise DtypeError(f"spmm: complex numbers have no {reduce}; got {A.dtype}, {x.dtype}")
     if A.sparse_dim > 2:
         return _sparse_batch("spmm", A, x, reduce, False)
     heads = A.values.shape[1:]

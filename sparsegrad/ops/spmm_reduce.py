@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from sparsegrad.dtypes import accumulator, get_default_dtype, result_type
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.ops.elementwise import cast_p
 from sparsegrad.ops.index import put_rows_p, take_p
@@ -61,15 +62,11 @@ def spmm_mean(values: Any, x: Any, pattern: Any) -> Any:
 
     xp = pattern.core.backend.xp
     count = xp.maximum(xp.diff(pattern.rows()[0]), 1).reshape(-1, *(1,) * (x.ndim - 1))
-    dtype = values.dtype
-    if dtype != "float16":
-        return spmm_p(values, x, pattern=pattern) / Tensor(count.astype(_float(dtype)))
+    dtype = result_type(values, x)
+    if dtype.kind not in "fc":  # sums of small integers would overflow
+        dtype = get_default_dtype()
     # A half-precision sum may overflow where its mean does not.
-    values, x = (cast_p(t, dtype="float32") for t in (values, x))
-    return cast_p(spmm_p(values, x, pattern=pattern) / Tensor(count.astype("f4")), dtype=dtype)
-
-
-def _float(dtype: Any) -> Any:
-    from sparsegrad.dtypes import get_default_dtype
-
-    return dtype if dtype.kind in "fc" else get_default_dtype()
+    wide = accumulator(dtype)
+    values, x = (t if t.dtype == wide else cast_p(t, dtype=wide) for t in (values, x))
+    out = spmm_p(values, x, pattern=pattern) / Tensor(count.astype(wide))
+    return out if dtype == wide else cast_p(out, dtype=dtype)

@@ -205,6 +205,8 @@ ROWS = [
                reducible, None if name == "mean" else "spmm_extreme_p", FORMATS, raw=True,
                bilinear=name == "mean", huge=lambda d: ((d.huge(), d.away(10**6, 1)), {}), errors=(
             (lambda: sg.spmm(eye(), sg.ones(2, 1), reduce="prod"), ValueError, "spmm: reduce must be .* got 'prod'"),
+            (lambda: sg.spmm(eye(), eye(), reduce="max"), TypeError, "spmm: reduce='max' needs a dense x"),
+            (lambda: sg.spmm(eye().astype("complex64"), sg.ones(2), reduce="max"), sg.DtypeError, "spmm: complex numbers have no max"),
         ))
         for name, fn in REDUCTIONS.items()
     ),
@@ -253,6 +255,22 @@ ROWS = [
     OpCase("addmm[scales]", lambda alpha, beta, c, a, x: sg.addmm(c, a, x, alpha=alpha, beta=beta),
            lambda alpha, beta, c, a, x: beta * c + alpha * (a @ x),
            lambda d: iter([((d.dense(), d.dense(), d.dense(4, 2), d.sparse(4, 3), d.dense(3, 2)), {})]), None, FORMATS),
+    OpCase("mm", lambda a, x: a.mm(x), np.matmul,
+           lambda d: (((a, d.dense(a.shape[1], 2)), {}) for a in d.every_kind()), None, FORMATS,
+           bilinear=True, huge=lambda d: ((d.huge(), d.dense(10**6, 1)), {}), errors=(
+        (lambda: sg.mm(eye(), sg.ones(2)), sg.ShapeError, r"mm: expected 2 and 2 dimensions .*b: \(2,\)"),
+        (lambda: sg.tensor(eye()), sg.DensifyError, r"array: a SparseTensor of shape \(2, 2\) does not"),
+    )),
+    OpCase("mv", lambda a, x: a.mv(x), np.matmul,
+           lambda d: (((a, d.dense(a.shape[1])), {}) for a in d.every_kind()), None, FORMATS,
+           bilinear=True, huge=lambda d: ((d.huge(), d.dense(10**6)), {}), errors=(
+        (lambda: eye().mv(sg.ones(2, 1)), sg.ShapeError, "mv: expected 2 and 1 dimensions"),
+    )),
+    OpCase("bmm", lambda a, x: a.bmm(x), np.matmul,
+           lambda d: (((a, d.dense(a.shape[0], a.shape[2], 2)), {}) for a in batches(d) if len(a.shape) == 3),
+           None, ("coo",), bilinear=True, errors=(
+        (lambda: sg.bmm(sg.ones(2, 1, 1), sg.ones(3, 1, 1)), sg.ShapeError, "bmm: expected 3 and 3"),
+    )),
     OpCase("spsolve", lambda a, b: sg.spsolve(heavy(a), b), lambda a, b: np.linalg.solve(heavy(a), b), systems, "spsolve_p", FORMATS, huge=huge_system, errors=(
         (lambda: sg.spsolve(sg.coo([[0], [0]], [1.0], (2, 2)), sg.ones(2)), sg.SingularMatrixError, r"spsolve: A of shape \(2, 2\) .* singular"),
         (lambda: sg.spsolve(sg.coo([[0], [0]], [1.0], (2, 3)), sg.ones(2)), sg.ShapeError, r"spsolve: A must be a square .*\(2, 3\)"),

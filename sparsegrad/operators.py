@@ -147,6 +147,10 @@ class Operators:
         """Dimensions in another order."""
         return ops.permute(self, unpack(dims))
 
+    def expand(self, *shape: Any) -> Any:
+        """Size-1 dimensions repeated; -1 keeps a size; see `sg.expand`."""
+        return ops.expand(self, unpack(shape))
+
     def squeeze(self, dim: Any = None) -> Any:
         """Without size-1 dimensions."""
         return ops.squeeze(self, dim)

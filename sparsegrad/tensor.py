@@ -16,7 +16,7 @@ from sparsegrad.engine import primitive as _primitive
 from sparsegrad.engine.graph import Node, Version
 from sparsegrad.engine.mode import recording
 from sparsegrad.errors import DtypeError, GraphError, ShapeError
-from sparsegrad.operators import Operators, unpack
+from sparsegrad.operators import Operators
 
 __all__ = ["RemovableHandle", "Tensor", "as_tensor"]
 
@@ -446,10 +446,6 @@ class Tensor(Operators):
     def argmax(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """Positions of the maximum; see `sg.argmax`."""
         return ops.argmax(self, dim, keepdim)
-
-    def expand(self, *shape: Any) -> Any:
-        """Size-1 dimensions repeated without copying; -1 keeps a size."""
-        return ops.expand(self, unpack(shape))
 
     def t(self) -> Any:
         """The transpose of a matrix."""

@@ -94,10 +94,9 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
     if dim is not None:
         line = A.pattern.coords[1 - dim % 2]
         order = order[xp.argsort(key[order], kind="stable")]
-        grouped, indptr = A.pattern.core.backend.group(line[order], A.shape[1 - dim % 2])
-        order = order[grouped]
-        rank = xp.arange(A.nnz) - indptr[line[order]]
-        keep[order[rank < k]] = True
+        order = order[xp.argsort(line[order], kind="stable")]
+        first = xp.searchsorted(line[order], line[order], side="left")
+        keep[order[xp.arange(A.nnz) - first < k]] = True
     elif k >= A.nnz:
         keep[:] = True
     elif k:

@@ -1,4 +1,4 @@
-"""Shapes of sparse tensors: reshape, squeeze, unsqueeze, cat, block_diag."""
+"""Shapes of sparse tensors: reshape, squeeze, unsqueeze, expand, cat, block_diag."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.shape import cat, cat_p, pad_p, reshape_p, slice_p
+from sparsegrad.ops.shape import broadcast_p, cat, cat_p, pad_p, reshape_p, slice_p
 from sparsegrad.ops.sparse_index import selected, sparse_getitem
-from sparsegrad.structure import plan_select
+from sparsegrad.structure import plan, plan_select
 from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["block_diag"]
@@ -105,6 +105,24 @@ def _pad(A: Any, *, axis: int, before: int, after: int) -> Any:
     shape[axis] += before + after
     coords = [c + before if d == axis else c for d, c in enumerate(A.pattern.coords)]
     return wrap(A.values, Pattern.coo(coords, tuple(shape), check=False))
+
+
+@broadcast_p.defsparse
+def _expand(A: Any, *, shape: tuple[int, ...]) -> Any:
+    """Size-1 dimensions repeated: sparse ones entry by entry, dense ones without copying. New
+    leading dimensions are sparse."""
+    lead = len(shape) - A.ndim
+    sizes = (1,) * lead + A.shape
+    if any(n not in (1, m) for n, m in zip(sizes, shape, strict=True)):
+        raise ShapeError(f"expand: {A.shape} cannot become {shape}: only sizes 1 can change")
+    sparse, dense = shape[: lead + A.sparse_dim], shape[lead + A.sparse_dim :]
+    A = _reshaped(A, sizes[: len(sparse)], A.values.shape[1:])
+    values, pattern = A.values, A.pattern
+    if dense != values.shape[1:]:
+        values = broadcast_p(values, shape=(A.nnz, *dense))
+    if sparse == pattern.shape:
+        return A.with_values(values)
+    return selected(values, plan_select.Select(*plan.expand(pattern, sparse)))
 
 
 # ---- joining -----------------------------------------------------------------------------------

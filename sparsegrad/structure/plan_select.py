@@ -183,11 +183,11 @@ def _renumbered(ids: Array, part: Part) -> Array:
 def lines(pattern: Pattern, dim: int, ids: Array) -> Select:
     """The rows (slices along `dim`) ids[0], ids[1], ...: ids (k,) in range, repeats allowed."""
     shape = tuple(int(ids.size) if d == dim else n for d, n in enumerate(pattern.shape))
-    if pattern.ndim != 2:
+    if not _has_offsets(pattern, dim, int(ids.size)):
         index, number = _join(pattern, (dim,), (ids,))
         coords = [c[index] for c in pattern.coords]
         coords[dim] = number
-        return assemble("coo", coords, shape, index)
+        return assemble(pattern.format, coords, shape, index)
     be, fmt = pattern.core.backend, pattern.format
     indptr, other, positions = (pattern.T if dim else pattern).rows()
     offsets, index = _runs_of(be, indptr, ids)
@@ -198,6 +198,15 @@ def lines(pattern: Pattern, dim: int, ids: Array) -> Select:
     coords = [minor]
     coords.insert(dim, be.expand(offsets, int(minor.size)))
     return assemble(fmt, coords, shape, index)
+
+
+def _has_offsets(pattern: Pattern, dim: int, wanted: int) -> bool:
+    """Whether the offsets of a dimension are there, or not much longer than what is asked for."""
+    if pattern.ndim != 2:
+        return False
+    if pattern.format == ("csr", "csc")[dim]:
+        return True
+    return pattern.shape[dim] <= 8 * (pattern.nnz + wanted) + 1024
 
 
 def _runs_of(be: Any, indptr: Array, ids: Array) -> tuple[Array, Array]:
@@ -228,9 +237,10 @@ def cells(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array], place: 
 
 def _matches(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array]) -> tuple[Array, Array]:
     """Every pair of a wanted cell and an entry in it: positions of entries, numbers of cells."""
-    if pattern.ndim == 2:
+    axis = 1 if pattern.format == "csc" else 0
+    if _has_offsets(pattern, axis, int(ids[0].size)):
         # Through the rows of the wanted cells, unless those are longer than sorting everything.
-        be, axis = pattern.core.backend, 1 if pattern.format == "csc" else 0
+        be = pattern.core.backend
         indptr, minor, positions = (pattern.T if axis else pattern).rows()
         starts = indptr[ids[axis]]
         offsets = _running(be.xp, indptr[ids[axis] + 1] - starts)

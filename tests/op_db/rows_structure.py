@@ -272,6 +272,12 @@ ROWS = [
     OpCase("unsqueeze[sparse]", lambda a, dim: sg.unsqueeze(a, dim), lambda a, dim: np.expand_dims(a, dim),
            lambda d: (((a,), {"dim": k}) for a in d.every_kind(heads=(2,)) for k in range(-4, 4, 2)), None, FORMATS, bilinear=True,
            huge=lambda d: ((d.huge(),), {"dim": 0})),
+    OpCase("expand[sparse]", lambda a, i, shape: sg.expand(a[i], shape), lambda a, i, shape: np.broadcast_to(a[i], tuple(n if n != -1 else m for n, m in zip(shape, (1,) * (len(shape) - a[i].ndim) + a[i].shape, strict=True))),
+           lambda d: (((a,), {"i": i, "shape": s}) for a in d.every_kind(heads=(2,)) if min(a.shape) for i, s in (
+               (np.s_[:1], (3, -1, -1)), (np.s_[:, :1, :1], (2, -1, 2, 3)), (np.s_[:, :, :1], (-1, -1, 0)), (np.s_[:1, :1], (2, 3, -1)))),
+           None, FORMATS, bilinear=True, huge=lambda d: ((d.huge(),), {"i": np.s_[:], "shape": (3, -1, -1)}), errors=(
+        (lambda: sg.expand(eye(), (3, 2)), sg.ShapeError, r"expand: \(2, 2\) cannot become \(3, 2\)"),
+    )),
     OpCase("permute[cube]", sg.permute, lambda a, dims: np.transpose(a, dims), cubes(dims=((2, 0, 1), (1, 0, 2), (0, 1, 2))), None, ("coo",), bilinear=True),
     OpCase("permute[sparse]", lambda a, dims: sg.permute(a, dims), lambda a, dims: np.transpose(a, dims),
            lambda d: (((a,), {"dims": s}) for a in d.every_kind(heads=(2, 3)) for s in ((1, 0, 2, 3), (0, 1, 3, 2), (1, 0, 3, 2), (2, 0, 1, 3))),

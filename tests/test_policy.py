@@ -198,3 +198,62 @@ def test_calibrate_measures_and_is_read_back(table, tmp_path, monkeypatch):
     assert sg.policy.load_calibration(tmp_path / "t.json") == found
     assert cost.table() == found
     assert sg.policy.best_format((100, 100), 300) in FORMATS
+
+
+# ---- nearly full matrices ----------------------------------------------------------------------
+@pytest.fixture
+def taken(monkeypatch):
+    """How often the dense temporary was used, with its sizes made small."""
+    from sparsegrad.backends import nearly_full
+
+    calls = []
+    original = nearly_full.spmm
+
+    def spy(*args):
+        out = original(*args)
+        calls.append(out is not None)
+        return out
+
+    monkeypatch.setattr(nearly_full, "_MIN_WIDTH", 1)
+    monkeypatch.setattr(nearly_full, "_MIN_WORK", 0)
+    monkeypatch.setattr(nearly_full, "spmm", spy)
+    return calls
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cpu_jit"])
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nearly_full_products_equal_sparse_ones(taken, backend, fmt, dtype):
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((9, 7)).astype(dtype)
+    dense[0, 0] = dense[3, 2] = 0
+    where = np.array(np.nonzero(dense))[:, rng.permutation(61)]
+    double = np.concatenate((where, where[:, :3]), axis=1)
+    x = sg.tensor(rng.standard_normal((7, 4)).astype(dtype))
+    for coords in (where, double):
+        values = dense[tuple(coords)]
+        A = sg.coo(coords, values, (9, 7)).to(fmt)
+        with sg.config(backend=backend):
+            y = A @ x
+            z = A.T @ (A @ x)
+        with sg.config(backend="reference"):
+            np.testing.assert_allclose(y.data, (A @ x).data, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(z.data, (A.T @ (A @ x)).data, rtol=1e-4, atol=1e-5)
+    assert taken == [True] * 6
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cpu_jit"])
+def test_nearly_full_leaves_infinities_alone_and_obeys_the_setting(taken, backend):
+    A = sg.from_dense(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]], np.float32), "csr")
+    x = sg.tensor([[1.0], [1.0], [np.inf]])
+    with sg.config(backend=backend):
+        assert (A @ x).tolist() == [[np.inf], [9.0]]  # the absent entry meets no infinity
+        assert not any(taken)
+        A @ sg.ones(3, 1)
+        assert taken[-1]
+        with sg.config(auto_convert_threshold=0.1):  # one cell in six is not stored
+            A @ sg.ones(3, 1)
+        assert not taken[-1]
+        with sg.config(auto_convert_threshold=0), sg.densify(0):
+            A @ sg.ones(3, 1)
+        assert not taken[-1]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegrad.backends import joins
+from sparsegrad.backends import joins, nearly_full
 from sparsegrad.backends.base import Array, Backend
 from sparsegrad.dtypes import accumulator
 
@@ -75,6 +75,8 @@ class Cpu(Backend):
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
         if values.ndim != 1 or x.ndim != 2 or x.dtype.kind not in "fc" or x.dtype == np.float16:
             return super().spmm(pattern, values, x)
+        if (out := nearly_full.spmm(pattern, values, x)) is not None:
+            return out
         indptr, indices, positions = pattern.rows()
         data = values if positions is None else values[positions]
         data = np.ascontiguousarray(data, dtype=x.dtype)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad.backends import nearly_full
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu_jit_launch import (
     Kernel,
@@ -227,6 +228,8 @@ class CpuJit(CpuJitProducts):
             or (plan := _row_plan(pattern)) is None
         ):
             return super().spmm(pattern, values, x)
+        if (out := nearly_full.spmm(pattern, values, x)) is not None:
+            return out
         heads, k = math.prod(x.shape[1:-1]), x.shape[-1]
         if not nnz or not heads * k:
             return np.zeros((m, *x.shape[1:]), dtype=x.dtype)

@@ -1,0 +1,47 @@
+"""Products of matrices that are nearly full, through a dense temporary and BLAS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.config import current as settings
+
+__all__ = ["spmm"]
+
+# Measured with 90 % of the cells stored, float32, two cores: BLAS takes about 0.012 ns a
+# multiplication and the sparse kernel 0.05, but filling the temporary costs some ns a cell, which
+# wide products only win back.
+_MIN_WIDTH = 128
+_MIN_WORK = 1 << 27  # multiplications
+
+
+def spmm(pattern: Any, values: np.ndarray, x: np.ndarray) -> np.ndarray | None:
+    """A @ x, or None where the sparse product is the better one: everywhere but for plain float
+    matrices whose sparsity is below `config.auto_convert_threshold`.
+
+    The temporary has at most 1 / (1 - threshold) cells an entry. Absent entries must not meet an
+    infinity or a NaN, which 0 times would spread.
+    """
+    if x.ndim != 2 or x.shape[1] < _MIN_WIDTH or values.ndim != 1:
+        return None
+    m, n = pattern.shape
+    cells = m * n
+    if (
+        cells * x.shape[1] < _MIN_WORK
+        or len(x) != n
+        or x.dtype not in (np.float32, np.float64)
+        or values.dtype != x.dtype
+        or 1 - pattern.nnz / cells >= settings.get().auto_convert_threshold
+        or not np.isfinite(x).all()
+    ):
+        return None
+    row, col = pattern.coords
+    at = pattern.cached("cells", lambda: row.astype(np.int64) * n + col)
+    full = np.zeros(cells, x.dtype)
+    if pattern.core.unique:
+        full[at] = values
+    else:
+        np.add.at(full, at, values)
+    return full.reshape(m, n) @ x

@@ -144,8 +144,8 @@ def transpose(x: Any, dim0: int, dim1: int) -> Any:
 
 
 def expand(x: Any, shape: Any) -> Any:
-    """`x` broadcast to `shape`; -1 keeps the size of a dimension. A view; of a sparse `x` entries are
-    repeated, and new leading dimensions are sparse."""
+    """`x` broadcast to `shape`; -1 keeps the size of a dimension. A view; of a sparse `x` entries
+    are repeated, and new leading dimensions are sparse."""
     sizes = _sizes("expand", shape)
     lead = len(sizes) - x.ndim
     if lead < 0:

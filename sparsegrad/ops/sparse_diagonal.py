@@ -1,4 +1,4 @@
-"""Diagonals of matrices: read, replaced, made into a matrix; self-loops of graphs."""
+"""Diagonals of matrices: read, replaced, made into a matrix; triangles; self-loops of graphs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from sparsegrad import backends
 from sparsegrad.errors import ShapeError
+from sparsegrad.ops.elementwise import where_p
 from sparsegrad.ops.index import getitem_p, put_rows_p, take_p
 from sparsegrad.ops.shape import broadcast_p, cat_p, permute_p, reshape_p
 from sparsegrad.ops.sparse_index import selected
@@ -19,6 +20,8 @@ __all__ = [
     "remove_self_loops",
     "set_diagonal",
     "sparse_diags",
+    "tril",
+    "triu",
 ]
 
 
@@ -85,6 +88,39 @@ def diag(x: Any, offset: int = 0) -> Any:
 
 def _arange(array: Any, n: int) -> Any:
     return backends.for_array(array).xp.arange(n)
+
+
+def tril(x: Any, diagonal: int = 0) -> Any:
+    """The lower triangle of a matrix, up to diagonal k = `diagonal`: elements (i, j) with
+    j - i <= k. Sparse: the entries there, same format and order. Dense (*B, m, n): zeros elsewhere.
+
+    >>> import sparsegrad as sg
+    >>> sg.tril(sg.ones(2, 3))
+    tensor([[1., 0., 0.],
+            [1., 1., 0.]])
+    """
+    return _triangle("tril", x, diagonal)
+
+
+def triu(x: Any, diagonal: int = 0) -> Any:
+    """The upper triangle of a matrix, from diagonal k = `diagonal` on: elements (i, j) with
+    j - i >= k. Sparse: the entries there, same format and order. Dense (*B, m, n): zeros elsewhere.
+
+    >>> import sparsegrad as sg
+    >>> sg.triu(sg.coo([[0, 1], [1, 0]], [2.0, 3.0], (2, 2))).values
+    tensor([2.])
+    """
+    return _triangle("triu", x, diagonal)
+
+
+def _triangle(op: str, x: Any, k: int) -> Any:
+    sparse = _is_sparse(x)
+    if (x.sparse_dim != 2) if sparse else x.ndim < 2:
+        raise ShapeError(f"{op}: x must be a matrix, got shape {x.shape}")
+    if sparse:
+        return selected(x.values, plan_select.triangle(x.pattern, op == "tril", k))
+    row, col = _arange(x.data, x.shape[-2])[:, None], _arange(x.data, x.shape[-1])
+    return where_p(x, 0, mask=col <= row + k if op == "tril" else col >= row + k)
 
 
 # ---- making ------------------------------------------------------------------------------------

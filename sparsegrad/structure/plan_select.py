@@ -27,6 +27,7 @@ __all__ = [
     "off_diagonal",
     "on_diagonal",
     "reshape",
+    "triangle",
     "with_diagonal",
 ]
 
@@ -403,6 +404,16 @@ def off_diagonal(pattern: Pattern, offset: int = 0) -> Select:
         return choose(pattern, col != row + offset)
 
     return pattern.cached(("off diagonal", offset), build)
+
+
+def triangle(pattern: Pattern, lower: bool, k: int) -> Select:
+    """The entries (i, j) with j - i <= k, or >= k."""
+
+    def build() -> Select:
+        row, col = pattern.coords
+        return choose(pattern, col <= row + k if lower else col >= row + k)
+
+    return pattern.cached(("triangle", lower, k), build)
 
 
 def with_diagonal(pattern: Pattern, offset: int) -> tuple[Array, Select]:

@@ -331,6 +331,18 @@ ROWS = [
         ))
         for fmt in FORMATS
     ),
+    *(
+        OpCase(f"{name}[sparse]", getattr(sg, name), lambda a, diagonal, ref=ref: np.moveaxis(ref(np.moveaxis(a, (0, 1), (-2, -1)), diagonal), (-2, -1), (0, 1)),
+               lambda d: (((a,), {"diagonal": k}) for h in ((), (2,)) for a in d.every_kind(heads=h) for k in (0, 1, -2)),
+               None, FORMATS, bilinear=True, huge=lambda d: ((d.huge(),), {}), errors=(
+            (lambda: sg.tril(sg.ones(2)), sg.ShapeError, r"tril: x must be a matrix, got shape \(2,\)"),
+        ))
+        for name, ref in (("tril", np.tril), ("triu", np.triu))
+    ),
+    *(
+        OpCase(name, getattr(sg, name), ref, lambda d: (((d.dense(*s),), {"diagonal": k}) for s in ((3, 4), (2, 3, 3)) for k in (0, 1, -1)), bilinear=True)
+        for name, ref in (("tril", lambda x, diagonal: np.tril(x, diagonal)), ("triu", lambda x, diagonal: np.triu(x, diagonal)))
+    ),
     OpCase("set_diagonal", sg.set_diagonal, ref_set_diagonal, to_set, None, FORMATS, bilinear=True,
            huge=lambda d: ((d.huge(), d.dense(N)), {}), errors=(
         (lambda: sg.set_diagonal(eye(), sg.ones(3)), sg.ShapeError, r"set_diagonal: values must have shape \(2,\), got \(3,\)"),

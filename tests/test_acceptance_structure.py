@@ -63,6 +63,7 @@ def test_what_is_sparse_and_in_which_format() -> None:
         assert (A[0].format, A[0].shape) == ("coo", (3,))
         assert A[None].shape == (1, 2, 3)
         assert A[:] is A
+        assert A[range(1)].shape == (1, 3)
         assert len(list(A)) == 2
     H = sg.coo([[0, 1], [1, 0]], np.ones((2, 4), np.float32), (2, 2, 4))
     assert isinstance(H[0, 1], sg.Tensor)
@@ -341,6 +342,34 @@ def test_repattern(fmt: str) -> None:
     optimizer = sg.optim.SGD([A], lr=1.0)
     optimizer.step()
     np.testing.assert_array_equal(A.detach().to_dense().data, [[0, 0, 1], [-1, 2, 0]])
+
+
+def test_optimizer_state_follows_a_new_pattern() -> None:
+    A = sg.nn.Parameter(sg.coo([[0, 0, 1], [0, 2, 1]], [1.0, 2.0, 3.0], (2, 3)))
+    optimizer = sg.optim.Adam([A], lr=0.1)
+    (A @ sg.ones(3, 1)).sum().backward()
+    optimizer.step()
+    plan = A.repattern_(sg.coo([[0, 1, 1], [2, 0, 1]], None, (2, 3)))
+    (state,) = optimizer.state.values()
+    for name, held in state.items():
+        if isinstance(held, sg.Tensor):
+            before = held.data
+            state[name] = plan.apply(held)
+            np.testing.assert_array_equal(state[name].data, [before[1], 0, before[2]])
+    (A @ sg.ones(3, 1)).sum().backward()
+    optimizer.step()
+    assert np.isfinite(A.values.data).all()
+
+
+def test_the_gradient_of_what_is_read_on_a_pattern_is_sparse() -> None:
+    x = sg.rand(4, 5, requires_grad=True)
+    P = sg.coo([[0, 3], [1, 4]], None, (4, 5))
+    (P.mask(x) * 2).sum().backward()
+    assert isinstance(x.grad, sg.SparseTensor)
+    assert x.grad.nnz == 2
+    (x * 1).sum().backward()
+    assert isinstance(x.grad, sg.Tensor)
+    assert x.grad.data.sum() == 24
 
 
 def test_repattern_from_and_to_nothing() -> None:

@@ -61,6 +61,7 @@ def _expanded(A: Any, index: Any) -> list[Any]:
         raise IndexError("index: more than one Ellipsis")
     if count > A.ndim:
         raise IndexError(f"index: {count} indices for the {A.ndim} dimensions of shape {A.shape}")
+    backend = A.pattern.core.backend
     out: list[Any] = []
     left = iter(A.shape)
     missing = A.ndim - count
@@ -77,7 +78,8 @@ def _expanded(A: Any, index: Any) -> list[Any]:
                 raise IndexError(
                     f"index: a mask has size {masks[position]} where shape {A.shape} has {n}"
                 )
-            out.append(_in_range(item, n, len(out)))
+            item = _in_range(item, n, len(out))
+            out.append(backend.asarray(item) if _is_array(item) else item)
     return out + [slice(None)] * missing
 
 
@@ -93,7 +95,7 @@ def _ids_of(item: Any) -> tuple[list[Any], tuple[int, ...]]:
         return [c[mask.values.data] for c in mask.pattern.coords], mask.shape
     if isinstance(item, (bool, np.bool_)):
         raise IndexError("index: a single bool selects nothing; use an array of them as a mask")
-    item = raw_index(item)
+    item = raw_index(list(item) if isinstance(item, range) else item)
     if not hasattr(item, "dtype") or item.ndim == 0:
         try:
             return [operator.index(item)], ()
@@ -248,8 +250,10 @@ def index_select(x: Any, dim: int, index: Any) -> Any:
     if dim >= x.sparse_dim:
         lead = dim - x.sparse_dim + 1
         return x.with_values(take(x.values, ids, lead, sparse_grad=False))
-    x.pattern.core.backend.check_indices("index_select: index", ids, x.shape[dim])
-    return _lines(x, dim, ids.astype(np.int64))
+    backend = x.pattern.core.backend
+    ids = backend.asarray(ids, np.int64)
+    backend.check_indices("index_select: index", ids, x.shape[dim])
+    return _lines(x, dim, ids)
 
 
 def sparse_mask(x: Any, pattern: Any) -> Any:

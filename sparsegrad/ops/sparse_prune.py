@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from sparsegrad import backends
-from sparsegrad.errors import GraphError, PatternError, ShapeError
+from sparsegrad.errors import DtypeError, GraphError, PatternError, ShapeError
 from sparsegrad.ops.sparse_index import selected
 from sparsegrad.ops.sparse_structure import coalesce
 from sparsegrad.structure import plan, plan_select
@@ -65,7 +65,8 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
         are kept; NaN is largest. Entries keep their order, the result its format; fewer than k
         stay where there are fewer. Duplicates are summed first.
 
-    Raises ShapeError for dense dimensions, or a `dim` of anything but a matrix.
+    Raises ShapeError for dense dimensions, or a `dim` of anything but a matrix, DtypeError for
+    complex values by value.
 
     >>> import sparsegrad as sg
     >>> A = sg.csr([0, 2, 4], [0, 1, 0, 1], [1.0, -5.0, 3.0, 2.0], (2, 2))
@@ -81,6 +82,8 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
         raise ShapeError(f"top_k: entries with dense dimensions have no order; got {A.shape}")
     if dim is not None and (A.sparse_dim != 2 or not -2 <= dim < 2):
         raise ShapeError(f"top_k: dim {dim} needs a matrix and to be 0 or 1; got shape {A.shape}")
+    if A.dtype.kind == "c" and by == "value":
+        raise DtypeError(f"top_k: complex values have no order; got {A.dtype}; use by='magnitude'")
     A = _unique(A)
     xp = A.pattern.core.backend.xp
     key = A.values.data

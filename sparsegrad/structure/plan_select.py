@@ -100,7 +100,7 @@ def choose(pattern: Pattern, keep: Array) -> Select:
 def _running(xp: Any, counts: Array) -> Array:
     """Offsets (n + 1,) of runs with these lengths (n,)."""
     offsets = xp.zeros(counts.size + 1, dtype=xp.int64)
-    xp.cumsum(counts, out=offsets[1:])
+    offsets[1:] = xp.cumsum(counts, dtype=xp.int64)
     return offsets
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from sparsegrad.engine.mode import DensifyEvent, watcher
 from sparsegrad.engine.primitive import Primitive
 from sparsegrad.sparse_tensor import SparseTensor
+from sparsegrad.structure import cost
 from sparsegrad.structure.pattern import Core, Pattern, index_dtype
 from sparsegrad.tensor import Tensor
 
@@ -80,6 +81,7 @@ class profile:
         self._patterns: dict[tuple[Any, ...], int] = {}  # pattern -> bytes of an element
         self._done: dict[int, list[tuple[int, int]]] = {}  # thread -> (start, spent) of events
         self._merged = [0, 0]  # entries in, entries out
+        self._products = [0.0, 0.0]  # microseconds of spmm, and of dense products by the table
         self._lock = threading.Lock()
         self._open: tuple[Token[Any], int] | None = None
         self._outer: profile | None = None
@@ -138,7 +140,7 @@ class profile:
             self._outer._pending.extend(pending)
 
     def _count(
-        self, what: Any, start: int, end: int, facts: Any, nbytes: int, itemsize: int, thread: int
+        self, what: Any, start: int, end: int, facts: Any, nbytes: int, dtype: Any, thread: int
     ) -> None:
         kind, name = _named(what, facts)
         spent = own = end - start
@@ -156,7 +158,13 @@ class profile:
             stats.nnz += facts
         elif type(facts) is tuple:
             stats.nnz += facts[3]
-            self._patterns[facts] = max(itemsize, self._patterns.get(facts, 0))
+            seen, itemsize = facts[:4], dtype.itemsize if dtype is not None else 0
+            self._patterns[seen] = max(itemsize, self._patterns.get(seen, 0))
+            if name == "spmm":
+                rows, cols = facts[2][::-1] if facts[4] else facts[2]
+                width = nbytes // max(itemsize * rows, 1)
+                self._products[0] += own / 1e3
+                self._products[1] += cost.dense_cost((rows, cols), width, 1, False)
 
     @property
     def ops(self) -> list[OpStats]:
@@ -198,6 +206,15 @@ class profile:
         return converting / busy if busy else 0.0
 
     @property
+    def speed_up(self) -> float | None:
+        """Dense time / sparse time of the products A @ x, dense time by the cost table of
+        `sparsegrad.policy`, not measured; None if there were none.
+        Below 1, dense would be faster."""
+        self._fold()
+        sparse, dense = self._products
+        return dense / sparse if sparse else None
+
+    @property
     def accumulation(self) -> dict[str, float]:
         """Merges of sparse gradients: entries in, entries out, efficiency (in / out: how many
         terms an entry of the result took in; 1 if nothing was merged), seconds."""
@@ -217,6 +234,7 @@ class profile:
             "seconds": self.seconds,
             "busy_seconds": self.busy_seconds,
             "memory_saved": self.memory_saved,
+            "speed_up": self.speed_up,
             "conversion_share": self.conversion_share,
             "accumulation": self.accumulation,
             "densify_events": [asdict(event) for event in self.densify_events],
@@ -245,16 +263,17 @@ class profile:
     def _facts(self) -> list[str]:
         merged = self.accumulation
         wasted = sum(event.nbytes for event in self.densify_events)
-        hidden = len(self.ops)
+        times = "none" if self.speed_up is None else f"{self.speed_up:.2f}"
         return [
             f"{self.seconds * 1e3:,.2f} ms, of which {self.busy_seconds * 1e3:,.2f} ms in "
-            f"{hidden} kinds of ops and index work",
-            f"memory saved by sparse storage   {self.memory_saved:.1%}",
-            f"time in format conversion        {self.conversion_share:.1%}",
-            f"sparse gradients merged          {merged['entries_in']:,} entries to "
+            f"{len(self.ops)} kinds of ops and index work",
+            f"memory saved by sparse storage     {self.memory_saved:.1%}",
+            f"products, dense by table / sparse  {times}",
+            f"time in format conversion          {self.conversion_share:.1%}",
+            f"sparse gradients merged            {merged['entries_in']:,} entries to "
             f"{merged['entries_out']:,} ({merged['efficiency']:.2f} each, "
             f"{merged['seconds'] * 1e3:,.2f} ms)",
-            f"densify events                   {len(self.densify_events)} ({wasted:,} bytes)",
+            f"densify events                     {len(self.densify_events)} ({wasted:,} bytes)",
         ]
 
     def export_chrome_trace(self, path: Any) -> None:
@@ -313,7 +332,7 @@ def _drawn(names: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
 
 
 # ---- recording ---------------------------------------------------------------------------------
-# Events are (what, start, end, facts, nbytes, itemsize, thread): a primitive, or (kind, name);
+# Events are (what, start, end, facts, nbytes, dtype, thread): a primitive, or (kind, name);
 # facts are those of the pattern it was called with, a number of entries, True for a call with
 # sparse arguments (what its rule calls is listed itself), or None. Tensors are not kept.
 _call = Primitive.__call__
@@ -348,18 +367,21 @@ def _profiled_call(self: Primitive, *args: Any, **static: Any) -> Any:
     out = _call(self, *args, **static)
     end = _clock()
     facts: Any = None
-    nbytes = itemsize = 0
+    nbytes, dtype = 0, None
     if type(out) is Tensor:
-        nbytes = out.data.nbytes
+        data = out.data
+        nbytes, dtype = data.nbytes, data.dtype
     elif type(out) is tuple:
         nbytes = sum(t.data.nbytes for t in out)
-    if static and type(pattern := static.get("pattern")) is Pattern:
+    if "pattern" in static and type(pattern := static["pattern"]) is Pattern:
         core = pattern.core
-        facts = (id(core), core.kind, core.shape, core.nnz)
-        itemsize = args[0].dtype.itemsize
-    elif type(args[0]) is not Tensor and any(isinstance(a, SparseTensor) for a in args):
-        facts, nbytes = True, 0
-    held._pending.append((self, start, end, facts, nbytes, itemsize, _thread()))
+        facts = (id(core), core.kind, core.shape, core.nnz, pattern.transposed)
+    elif type(args[0]) is not Tensor or type(args[-1]) is not Tensor:
+        for a in args:
+            if isinstance(a, SparseTensor):
+                facts, nbytes = True, 0
+                break
+    held._pending.append((self, start, end, facts, nbytes, dtype, _thread()))
     if len(held._pending) > held.max_events:
         held._fold()
     return out
@@ -383,4 +405,4 @@ def _timed(held: profile, kind: str, name: str, fn: Callable[[], Any], nnz: int)
     try:
         return fn()
     finally:
-        held._pending.append(((kind, name), start, _clock(), nnz, 0, 0, _thread()))
+        held._pending.append(((kind, name), start, _clock(), nnz, 0, None, _thread()))

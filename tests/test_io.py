@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import tarfile
+import tempfile
 import warnings
 import zipfile
 from pathlib import Path
@@ -19,6 +20,8 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sparsegrad as sg
 
@@ -628,3 +631,41 @@ def test_nothing_in_a_file_is_unpickled(tmp_path):
     with pytest.raises(sg.FileError):
         sg.load(tmp_path / "t.safetensors")
     assert not (tmp_path / "sprung").exists()
+
+
+# ---- laws --------------------------------------------------------------------------------------
+@st.composite
+def tensors(draw):
+    """Any sparse tensor: dimensions, duplicates, order, format, dtype, dense dimensions."""
+    dims = draw(st.integers(1, 3))
+    sizes = draw(st.lists(st.integers(1, 6), min_size=dims, max_size=dims))
+    nnz = draw(st.integers(0, 12))
+    where = [draw(st.lists(st.integers(0, n - 1), min_size=nnz, max_size=nnz)) for n in sizes]
+    dense = draw(st.lists(st.integers(0, 3), max_size=2))
+    dtype = draw(st.sampled_from(["float16", "float32", "float64", "int64", "complex128", "bool"]))
+    values = (np.arange(nnz * int(np.prod(dense))) % 5).reshape(nnz, *dense).astype(dtype)
+    A = sg.coo(where, values, (*sizes, *dense))
+    if dims == 2:
+        A = A.to(draw(st.sampled_from(FORMATS)))
+        if not dense and draw(st.booleans()):
+            A = A.T
+    return A.coalesce() if draw(st.booleans()) else A
+
+
+@given(tensors())
+def test_law_whatever_is_written_is_read_back(A):
+    assert same(pickle.loads(pickle.dumps(A)), A)
+    file = io.BytesIO()
+    sg.save_npz(file, A)
+    file.seek(0)
+    assert same(sg.load_npz(file), A)
+    with tempfile.TemporaryDirectory() as folder:
+        sg.save([A, A.T if A.ndim == 2 and not A.dense_dim else A], os.path.join(folder, "x"))
+        first, second = sg.load(os.path.join(folder, "x"))
+        assert same(first, A)
+        assert second.nnz == A.nnz
+        if A.sparse_dim == 2 and not A.dense_dim:
+            path = os.path.join(folder, "x.mtx")
+            sg.mmwrite(path, A)
+            B = sg.mmread(path, format="coo", dtype=A.dtype)
+            np.testing.assert_array_equal(B.to_dense().data, A.to_dense().data)

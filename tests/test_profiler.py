@@ -86,6 +86,22 @@ def test_memory_saved():
     assert prof.memory_saved == pytest.approx(1 - (4 * (3 + 2) + 4 * 2) / (4 * 2000))
 
 
+def test_speed_up_is_estimated_from_the_table():
+    with sg.profile() as prof:
+        sg.ones(3) * 2
+    assert prof.speed_up is None
+    A = matrix(4000, 4000)
+    A @ sg.ones(4000, 32)
+    with sg.profile() as prof:
+        A @ sg.ones(4000, 32)
+        A.T @ sg.ones(4000, 32)
+    assert prof.speed_up > 1  # 1.6e7 cells for 4000 entries
+    tall = sg.coo([[0], [0]], [1.0], (1, 10**6))
+    with sg.profile() as one:
+        tall @ sg.ones(10**6, 2)
+    assert "dense by table" in one.table()
+
+
 def test_conversion_share_and_index_work():
     A = matrix(2000, 20_000)
     with sg.profile() as prof:

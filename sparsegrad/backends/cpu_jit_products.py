@@ -17,7 +17,7 @@ __all__ = ["CpuJitProducts"]
 
 _MIN_PAIRS = 1 << 14  # pairs of entries below which SciPy and NumPy serve
 _F4, _F8 = np.dtype("f4"), np.dtype("f8")
-_WIDE = {np.dtype("f2"): _F4, _F4: _F4, _F8: _F8}
+_WIDE: dict[Any, Any] = {np.dtype("f2"): _F4, _F4: _F4, _F8: _F8}
 _INDEX = (np.dtype("i4"), np.dtype("i8"))
 
 
@@ -38,8 +38,15 @@ class CpuJitProducts(Cpu):
     def _on_mask(
         self, left: Any, a: Array, right: Any, b: Array, mask: Any, way: str | None
     ) -> Array | None:
+        if a.ndim > 1:  # heads, one after the other
+            width = math.prod(a.shape[1:])
+            heads = zip(*(v.reshape(len(v), width).T for v in (a, b)), strict=True)
+            parts: list[Any] = [self._on_mask(left, v, right, w, mask, way) for v, w in heads]
+            if not parts or any(part is None for part in parts):
+                return None
+            return np.stack(parts, axis=1).reshape(mask.nnz, *a.shape[1:])
         wide = _WIDE.get(a.dtype)
-        if wide is None or a.ndim != 1 or not (left.nnz and right.nnz and mask.nnz):
+        if wide is None or not (left.nnz and right.nnz and mask.nnz):
             return None
         if way is None:
             way, pairs = joins.cheapest(np, left, right, mask)

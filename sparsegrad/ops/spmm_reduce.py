@@ -22,14 +22,21 @@ def spmm_extreme_p(be: Any, values: Any, x: Any, *, pattern: Any, least: bool) -
 
 
 def _sources(entry: Any, pattern: Any) -> tuple[Any, Any, Any]:
-    """Flat positions of outputs that have an entry, of their values and of their elements of x."""
+    """Flat positions of outputs that have an entry (None for all), of the values they came from
+    and of the elements of x."""
     xp = pattern.core.backend.xp
-    tail, k = math.prod(entry.shape[1:]), entry.shape[-1]
-    flat = entry.reshape(-1)
-    kept = xp.flatnonzero(flat >= 0)
-    e, within = flat[kept], kept % max(tail, 1)
-    value = e * (tail // max(k, 1)) + within // max(k, 1)
-    return kept, value, pattern.col[e].astype("int64") * tail + within
+    tail = entry.shape[1:]
+    place = xp.arange(math.prod(tail)).reshape(tail)  # of an element in its row
+    head = xp.arange(math.prod(tail[:-1])).reshape(*tail[:-1], 1)
+    if not pattern.nnz:
+        none = xp.zeros(0, dtype="int64")
+        return none, none, none
+    value = (entry * head.size + head).reshape(-1)
+    element = (pattern.col.astype("int64")[entry] * place.size + place).reshape(-1)
+    if bool((entry >= 0).all()):
+        return None, value, element
+    kept = xp.flatnonzero(entry.reshape(-1) >= 0)
+    return kept, value[kept], element[kept]
 
 
 def _at(t: Any, index: Any) -> Any:
@@ -40,18 +47,18 @@ def _put(t: Any, index: Any, shape: tuple[int, ...]) -> Any:
     return reshape_p(put_rows_p(t, index=index, n=math.prod(shape)), shape=shape)
 
 
-def _values_rule(g: Any, x: Any, entry: Any, values_meta: Any, pattern: Any) -> Any:
+def _extreme_rule(
+    g: Any, values: Any, x: Any, entry: Any, pattern: Any, needs: tuple[bool, bool]
+) -> tuple[Any, Any]:
+    """Each output is one product, so the rule is gathers and scatters and needs no kernel."""
     kept, value, element = _sources(entry, pattern)
-    return _put(_at(g, kept) * _at(x, element), value, values_meta.shape)
+    g = reshape_p(g, shape=(math.prod(g.shape),)) if kept is None else _at(g, kept)
+    dv = _put(g * _at(x, element), value, values.shape) if needs[0] else None
+    dx = _put(g * _at(values, value), element, x.shape) if needs[1] else None
+    return dv, dx
 
 
-def _x_rule(g: Any, values: Any, entry: Any, x_meta: Any, pattern: Any) -> Any:
-    kept, value, element = _sources(entry, pattern)
-    return _put(_at(g, kept) * _at(values, value), element, x_meta.shape)
-
-
-# Each output is one product, so the rules are gathers and scatters and need no kernel.
-spmm_extreme_p.defvjp(values=_values_rule, x=_x_rule)
+spmm_extreme_p.defvjp(("values", "x"), _extreme_rule)
 
 
 def spmm_mean(values: Any, x: Any, pattern: Any) -> Any:

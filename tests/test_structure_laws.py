@@ -193,3 +193,49 @@ def test_repattern_is_sparse_mask_in_place(A: sg.SparseTensor, B: sg.SparseTenso
     moved = A.repattern_(target)
     np.testing.assert_array_equal(A.values.data, expected.values.data)
     assert moved.kept.sum() == len(moved.source)
+
+
+def _random_part(rng: np.random.Generator, n: int) -> Any:
+    kind = rng.integers(6)
+    if kind == 0:
+        ends = [None if rng.random() < 0.4 else int(rng.integers(-n - 2, n + 3)) for _ in range(2)]
+        return slice(*ends, int(rng.choice([1, 2, -1, -2])))
+    if kind == 1 and n:
+        return int(rng.integers(-n, n))
+    if kind == 2:
+        return rng.random(n) < 0.5
+    if kind == 3 and n:
+        return rng.integers(-n, n, rng.integers(0, 4))
+    if kind == 4 and n:
+        return rng.integers(-n, n, (2, 2))
+    return slice(None)
+
+
+@given(st.integers(0, 2**32))
+def test_any_index_of_any_tensor(seed: int) -> None:
+    """Up to three sparse and two dense dimensions; NumPy's rules, or its refusal."""
+    rng = np.random.default_rng(seed)
+    sparse = tuple(rng.integers(0, 4, rng.integers(1, 4)).tolist())
+    dense = tuple(rng.integers(0, 3, rng.integers(0, 3)).tolist())
+    nnz = int(rng.integers(0, 8)) if min(sparse) else 0
+    indices = np.array([rng.integers(0, max(1, n), nnz) for n in sparse])
+    A = sg.coo(indices, rng.standard_normal((nnz, *dense)), sparse + dense)
+    A = A.to(str(rng.choice(["coo", "csr", "csc"])) if len(sparse) == 2 else "coo")
+    A = A.detach().requires_grad_()
+    index = [_random_part(rng, n) for n in (sparse + dense)[: rng.integers(0, A.ndim + 1)]]
+    if rng.random() < 0.5:
+        index.insert(int(rng.integers(0, len(index) + 1)), None)
+    x = dense_leaf(A)
+    try:
+        expected = x[tuple(index)]
+    except (IndexError, ValueError):
+        with np.testing.assert_raises(IndexError):
+            A[tuple(index)]
+        return
+    try:
+        out = A[tuple(index)]
+    except IndexError as error:
+        if "in two steps" in str(error):  # arrays for dense dimensions beside others
+            return
+        raise
+    same(A, x, out, expected)

@@ -41,7 +41,7 @@ def sparse_getitem(A: Any, index: Any) -> Any:
     sparse, dense = items[:cutoff], items[cutoff:]
     if any(_is_array(item) or item != slice(None) for item in dense):
         A = A.with_values(getitem_p(A.values, index=_dense_part(A, sparse, dense)))
-    return _sparse_part(A, sparse)
+    return _sparse_part(A, sparse, _place(items))
 
 
 def _is_array(item: Any) -> bool:
@@ -134,7 +134,7 @@ def _dense_part(A: Any, sparse: list[Any], dense: list[Any]) -> tuple[Any, ...]:
     return (slice(None), *dense)
 
 
-def _sparse_part(A: Any, items: list[Any]) -> Any:
+def _sparse_part(A: Any, items: list[Any], place: int) -> Any:
     arrays = [item for item in items if _is_array(item)]
     parts = tuple(
         item if isinstance(item, int) else range(n)[item] if isinstance(item, slice) else range(n)
@@ -145,7 +145,6 @@ def _sparse_part(A: Any, items: list[Any]) -> Any:
     layout = ["new" if item is None else "kept" for item in items
               if item is None or isinstance(item, slice)]  # fmt: skip
     if arrays:
-        place = _place(items)
         kept = [item for item in items if item is not None and not isinstance(item, int)]
         dims = tuple(d for d, item in enumerate(kept) if _is_array(item))
         before = sum(kind == "kept" for kind in layout[:place])
@@ -161,7 +160,7 @@ def _place(items: list[Any]) -> int:
     """Where the dimensions of index arrays go: in their place if they stand together, else first.
     As in NumPy an integer counts as an array here."""
     special = [i for i, x in enumerate(items) if _is_array(x) or isinstance(x, int)]
-    return special[0] if special[-1] - special[0] + 1 == len(special) else 0
+    return special[0] if special and special[-1] - special[0] + 1 == len(special) else 0
 
 
 def _cut(A: Any, parts: tuple[plan_select.Part, ...]) -> Any:

@@ -60,7 +60,7 @@ def indexed(d: Draw) -> Iterator[Sample]:
 def indexed_hybrid(d: Draw) -> Iterator[Sample]:
     kinds = cycle([
         np.s_[1:, :, 0], np.s_[..., ::-1], np.s_[:, ::2, [1, 1, 0]], np.s_[..., None], np.s_[:, :, None, 1:],
-        np.s_[::-1], np.s_[:, [0], 1:], np.s_[None, ..., None],
+        np.s_[::-1], np.s_[:, [0], 1:], np.s_[None, ..., None], np.s_[:, [0], 1], np.s_[[0], :, 1],
     ])  # fmt: skip
     for a in d.every_kind(heads=(2,)):
         for _ in range(3 if min(a.shape) else 0):

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -159,3 +160,29 @@ def test_batches_are_stacks_of_products(lead: list[int], data: Any, backend: str
             dense(A @ B).reshape(count, m, n),
             [dense(a @ b) for a, b in zip(As, Bs, strict=True)],
         )
+
+
+@pytest.mark.parametrize(("m", "k", "n", "nnz"), [(50, 40, 100_000, 400), (30, 30, 300, 600)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_backends_agree_on_wide_and_dense_products(
+    m: int, k: int, n: int, nnz: int, dtype: str
+) -> None:
+    """Rows of a product that are listed by sorting, and rows that are read off a bit map."""
+    rng = np.random.default_rng(0)
+
+    def random(m: int, n: int) -> sg.SparseTensor:
+        values = rng.integers(-4, 5, nnz).astype(dtype)
+        return sg.coo([rng.integers(0, m, nnz), rng.integers(0, n, nnz)], values, (m, n))
+
+    A, B, P = random(m, k), random(k, n), random(m, n)
+    found = {}
+    for backend in ("reference", "cpu", "cpu_jit"):
+        with sg.config(backend=backend):
+            left = sg.SparseTensor(A.pattern.indices, A.values, A.shape)  # nothing cached
+            C = left @ B
+            masked = sg.spgemm_masked(left, B, P)
+            found[backend] = (C.row, C.col, C.values.data, masked.values.data)
+            assert C.is_coalesced
+    for backend in ("cpu", "cpu_jit"):
+        for ours, theirs in zip(found[backend], found["reference"], strict=True):
+            np.testing.assert_array_equal(ours, theirs)

@@ -8,9 +8,22 @@ work is that of the products alone.
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, uint64
+from numba import int64, types, uint64
+from numba.extending import intrinsic
 
 from sparsegrad.backends.cpu_jit_vector import draw, kernel
+
+_SORT = 16  # words of the bit map for each column found, above which sorting is quicker
+
+
+@intrinsic
+def _lowest(typingctx, word):
+    """Position of the lowest bit that is set."""
+
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], context.get_constant(types.boolean, 1))
+
+    return types.uint64(types.uint64), codegen
 
 
 @kernel(">n1 <n1 n <I1 <I1 <I1 <I1 <I1 <I1 <F1 <F1 >F1")
@@ -67,6 +80,47 @@ def product_gather(
                 out[p] = total
             for e in range(first, last):
                 at[uint64(l_cols[e])] = -1
+
+
+@kernel(">n1 <n1 n <I1 <I1 <I1 <I1 <n1 >n1 >I1", "I")
+def product_pattern(ticket, cuts, n, l_indptr, l_cols, r_indptr, r_cols, offsets, counts, cols):
+    """Distinct columns of each row of left @ right: how many there are, to `counts` (m,), or with
+    `offsets` (m + 1,) the columns themselves, sorted."""
+    seen = np.full(n, -1, np.int64)  # the last row that reached a column
+    fill = offsets.size > 0
+    bits = np.zeros(n // 64 + 1 if fill else 0, np.uint64)  # columns of the row, one bit each
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            begin = offsets[i] if fill else int64(0)
+            sort = fill and (offsets[i + 1] - begin) * _SORT < bits.size
+            found = int64(0)
+            for e in range(int64(l_indptr[i]), int64(l_indptr[i + 1])):
+                line = uint64(l_cols[e])
+                for f in range(int64(r_indptr[line]), int64(r_indptr[line + uint64(1)])):
+                    j = uint64(r_cols[f])
+                    if seen[j] != i:
+                        seen[j] = i
+                        if sort:
+                            cols[begin + found] = j
+                        elif fill:
+                            bits[j >> uint64(6)] |= uint64(1) << (j & uint64(63))
+                        found += 1
+            if not fill:
+                counts[i] = found
+            elif sort:
+                cols[begin : begin + found].sort()
+            else:
+                p = begin
+                for w in range(bits.size):
+                    word = bits[w]
+                    bits[w] = 0
+                    while word != uint64(0):
+                        cols[p] = uint64(w) * uint64(64) + _lowest(word)
+                        word &= word - uint64(1)
+                        p += 1
 
 
 @kernel(">n1 <n1 <I1 <I1 <F2 <F3 b >F3 >n3")

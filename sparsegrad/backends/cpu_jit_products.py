@@ -27,6 +27,26 @@ class CpuJitProducts(Cpu):
     def _pays(self, work: int, least: int) -> bool:
         raise NotImplementedError
 
+    def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
+        sides = [side.sorted_rows()[:2] for side in (left, right)]
+        index = np.dtype(np.result_type(*(lines[0].dtype for lines in sides)))
+        m, n = left.shape[0], right.shape[1]
+        pairs = joins.count(np, left, right)
+        if index not in _INDEX or not (pairs and self._pays(pairs, _MIN_PAIRS)):
+            return super().spgemm_pattern(left, right)
+        arrays = [_contiguous(x, index) for lines in sides for x in lines]
+        runs = np.diff(sides[1][0].astype(np.int64))[sides[0][1]]
+        done = np.concatenate(([0], np.cumsum(runs)))[sides[0][0]] + np.arange(m + 1)
+        cuts = _cuts(done)
+        counts, none = np.empty(m, np.int64), np.empty(0, np.int64)
+        kernel = _kernel("product_pattern", index)
+        args = (cuts, n, *arrays, none, counts, np.empty(0, index))
+        launch(kernel, args, cuts.size - 1, pairs)
+        offsets = np.concatenate(([0], np.cumsum(counts)))
+        cols = np.empty(int(offsets[-1]), index)
+        launch(kernel, (cuts, n, *arrays, offsets, none, cols), cuts.size - 1, pairs)
+        return self.expand(offsets, cols.size).astype(index, copy=False), cols
+
     def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
         found = self._on_mask(left, a, right, b, out, "mask")
         return super().spgemm(left, a, right, b, out) if found is None else found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import json
@@ -228,7 +229,7 @@ def test_mtx_of_mutated_files_never_crash():
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "bool"])
 def test_mtx_round_trip(tmp_path, suffix, dtype):
-    A = matrix("csr", np.float64).to(dtype)
+    A = matrix("csr", dtype)
     path = tmp_path / f"A.mtx{suffix}"
     sg.mmwrite(path, A, comment="made here")
     B = sg.mmread(path, format="csr", dtype=dtype, requires_grad=dtype.startswith("f"))
@@ -333,7 +334,7 @@ def test_edges_that_are_malformed(text, options, error, message):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
 def test_edges_round_trip(tmp_path, dtype):
-    A = matrix("coo", np.float64).to(dtype)
+    A = matrix("coo", dtype)
     if dtype.startswith("f"):
         A = A / 3
     sg.write_edges(tmp_path / "e.csv.gz", A, delimiter=",")
@@ -382,7 +383,7 @@ def torch():
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64"])
 def test_torch_both_ways(torch, fmt, dtype):
-    for A in (matrix(fmt).to(dtype), matrix(fmt).to(dtype).coalesce()):
+    for A in (matrix(fmt, dtype), matrix(fmt, dtype).coalesce()):
         x = sg.to_torch(A)
         assert str(x.layout) == f"torch.sparse_{fmt}"
         assert str(x.dtype) == f"torch.{dtype}"
@@ -616,6 +617,46 @@ def test_safetensors_that_are_malformed(tmp_path):
         path.write_bytes(content)
         with pytest.raises(sg.FileError, match=rf"load: .*{i}\.safetensors"):
             sg.load(path)
+
+
+def mutated(content, rng):
+    """A few bytes changed, taken out or put in."""
+    out = bytearray(content)
+    for _ in range(rng.integers(1, 4)):
+        at = int(rng.integers(len(out)))
+        kind = rng.integers(4)
+        if kind < 2:
+            out[at] = rng.integers(256)
+        elif kind == 2:
+            del out[at : at + int(rng.integers(9))]
+        else:
+            out[at:at] = rng.bytes(4)
+    return bytes(out)
+
+
+def test_mutated_archives_load_or_are_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    plain, packed, path = io.BytesIO(), io.BytesIO(), tmp_path / "s"
+    sg.save_npz(plain, matrix("csr"), compressed=False)
+    sg.save_npz(packed, matrix("coo"))
+    sg.save([matrix("csr"), {"x": 1}], path)
+    saved = path.read_bytes()
+    for _ in range(200):
+        for archive in (plain, packed):
+            with contextlib.suppress(sg.FileError):
+                sg.load_npz(io.BytesIO(mutated(archive.getvalue(), rng))).check_invariants()
+        path.write_bytes(mutated(saved, rng))
+        with contextlib.suppress(sg.FileError):
+            sg.load(path)
+
+
+def test_safetensors_of_a_dtype_that_tensors_lack(tmp_path):
+    header = json.dumps({"w": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
+    header += b" " * (-len(header) % 8)
+    path = tmp_path / "b.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
+    with pytest.raises(sg.FileError, match=r"load: .*b\.safetensors"):
+        sg.load(path)
 
 
 def test_nothing_in_a_file_is_unpickled(tmp_path):

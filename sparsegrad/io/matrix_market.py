@@ -43,7 +43,7 @@ def mmread(
     try:
         held = scipy_mmread(_readable(source), spmatrix=False)
     except (ValueError, OverflowError, MemoryError, EOFError, zlib.error) as error:
-        raise FileError(f"mmread: {name}: {error or type(error).__name__}") from error
+        raise FileError(f"mmread: {name}: {str(error) or type(error).__name__}") from error
     except OSError as error:
         if error.errno is not None:  # not found, not allowed; a bad .gz has no number
             raise

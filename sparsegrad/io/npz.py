@@ -8,6 +8,7 @@ dims), `shape` is that of the sparse dimensions, and `dense_shape` holds the oth
 
 from __future__ import annotations
 
+import lzma
 import zipfile
 import zlib
 from typing import Any
@@ -19,6 +20,13 @@ from sparsegrad.io.files import FileError, opened, replaced
 from sparsegrad.sparse_tensor import SparseTensor, compressed
 
 __all__ = ["load_npz", "save_npz"]
+
+# What reading a damaged archive raises: RuntimeError is "encrypted", NotImplementedError an
+# unknown compression, OSError an offset outside the file, MemoryError an absurd size.
+_MALFORMED = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, KeyError,
+    TypeError, RuntimeError, OverflowError, MemoryError, IndexError, SyntaxError,
+)  # fmt: skip
 
 
 def save_npz(file: Any, A: SparseTensor, compressed: bool = True) -> None:
@@ -70,21 +78,21 @@ def load_npz(file: Any, requires_grad: bool = False) -> SparseTensor:
 
     Raises FileError for anything that is not such a file.
     """
-    try:
-        with opened(file) as raw:  # np.load leaves a malformed file open
+    with opened(file) as raw:  # np.load would leave a malformed file open
+        try:
             held = np.load(raw, allow_pickle=False)
             if not isinstance(held, np.lib.npyio.NpzFile):
                 raise FileError(f"load_npz: {file} is no .npz archive")
             with held:
                 arrays = {name: held[name] for name in held.files}
-        if others := [name for name, a in arrays.items() if not isinstance(a, np.ndarray)]:
-            raise FileError(f"load_npz: {file}: {others[0]} is no array")
-        return _read(file, arrays, requires_grad)
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, FileError):
+            if others := [name for name, a in arrays.items() if not isinstance(a, np.ndarray)]:
+                raise FileError(f"load_npz: {file}: {others[0]} is no array")
+            return _read(file, arrays, requires_grad)
+        except FileError:
             raise
-        kind = f"no entry {error}" if isinstance(error, KeyError) else error
-        raise FileError(f"load_npz: {file}: {kind}") from error
+        except _MALFORMED as error:
+            kind = f"no entry {error}" if isinstance(error, KeyError) else str(error)
+            raise FileError(f"load_npz: {file}: {kind or type(error).__name__}") from error
 
 
 def _read(file: Any, arrays: dict[str, Any], requires_grad: bool) -> SparseTensor:

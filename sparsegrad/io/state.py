@@ -36,6 +36,7 @@ from sparsegrad.tensor import Tensor
 
 __all__ = ["load", "save"]
 
+_MALFORMED = (AttributeError, KeyError, TypeError, ValueError, OSError, MemoryError)
 _KEY, _VERSION = "sparsegrad", 1
 _PARTS = {
     "coo": ("values", "indices"),
@@ -92,8 +93,8 @@ def load(path: Any) -> Any:
         with package.safe_open(path, framework="np") as file:
             texts = file.metadata() or {}
             arrays = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-    except (package.SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise FileError(f"load: {path}: {error or type(error).__name__}") from error
+    except (package.SafetensorError, *_MALFORMED) as error:
+        raise FileError(f"load: {path}: {str(error) or type(error).__name__}") from error
     if _KEY not in texts:
         return {name: _tensor(path, name, array) for name, array in arrays.items()}
     try:

@@ -36,6 +36,8 @@ from sparsegrad.engine.differentiate import grad
 from sparsegrad.engine.mode import densify, enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from sparsegrad.errors import *  # noqa: F403
 from sparsegrad.io import *  # noqa: F403
+from sparsegrad.ops.activations import *  # noqa: F403
+from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
@@ -51,6 +53,8 @@ from sparsegrad.ops.sparse_prune import *  # noqa: F403
 from sparsegrad.ops.sparse_shape import *  # noqa: F403
 from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
+from sparsegrad.ops.trigonometric import *  # noqa: F403
+from sparsegrad.ops.unary import *  # noqa: F403
 from sparsegrad.policy import calibrate, should_use_sparse
 from sparsegrad.profiler import profile
 from sparsegrad.random import manual_seed

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparsegrad.methods import SharedMethods
+
 __all__ = ["Operators"]
 
 
-class Operators:
+class Operators(SharedMethods):
     """Arithmetic of tensors."""
 
     __slots__ = ()
@@ -128,6 +130,30 @@ class Operators:
     def mean(self, dim: Any = None, keepdim: bool = False) -> Any:
         """Mean over `dim`; see `sg.mean`."""
         return ops.mean(self, dim, keepdim)
+
+    def amax(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """Maximum over `dim`; see `sg.amax`."""
+        return ops.amax(self, dim, keepdim)
+
+    def amin(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """Minimum over `dim`; see `sg.amin`."""
+        return ops.amin(self, dim, keepdim)
+
+    def prod(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """Product over `dim`; see `sg.prod`."""
+        return ops.prod(self, dim, keepdim)
+
+    def norm(self, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
+        """The p-norm over `dim`; see `sg.norm`."""
+        return ops.norm(self, p, dim, keepdim)
+
+    def logsumexp(self, dim: Any, keepdim: bool = False) -> Any:
+        """log(sum(exp)) over `dim`; see `sg.logsumexp`."""
+        return ops.logsumexp(self, dim, keepdim)
+
+    def log_softmax(self, dim: int = -1) -> Any:
+        """Logarithm of the softmax over `dim`; see `sg.log_softmax`."""
+        return ops.log_softmax(self, dim)
 
     def softmax(self, dim: int = -1) -> Any:
         """Softmax over `dim`, of a sparse tensor over its stored entries; see `sg.softmax`."""

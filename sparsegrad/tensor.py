@@ -16,6 +16,7 @@ from sparsegrad.engine import primitive as _primitive
 from sparsegrad.engine.graph import Node, Version
 from sparsegrad.engine.mode import recording
 from sparsegrad.errors import DtypeError, GraphError, ShapeError
+from sparsegrad.methods import DenseMethods
 from sparsegrad.operators import Operators
 
 __all__ = ["RemovableHandle", "Tensor", "as_tensor"]
@@ -40,7 +41,7 @@ class RemovableHandle:
         self.remove()
 
 
-class Tensor(Operators):
+class Tensor(DenseMethods, Operators):
     """A dense array with a gradient.
 
     `data` is the raw array; `requires_grad`, `grad`, `grad_fn`, `backward` are PyTorch's.

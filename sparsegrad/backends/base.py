@@ -58,6 +58,13 @@ class Backend:
             return self.xp.matmul(a, b)
         return self.xp.matmul(a.astype(wide), b.astype(wide)).astype(a.dtype)
 
+    # ---- functions that the array libraries lack ---------------------------------------------
+    def erf(self, x: Array) -> Array:
+        """The error function, elementwise, in the dtype of x: SciPy on the host."""
+        from scipy.special import erf
+
+        return self.asarray(erf(self.to_host(x)), x.dtype)
+
     # ---- index work ----------------------------------------------------------------------------
     def expand(self, indptr: Array, nnz: int) -> Array:
         """Offsets (n + 1,) to sorted ids (nnz,): the row of every entry."""

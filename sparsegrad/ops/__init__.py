@@ -1,6 +1,8 @@
 """Ops, one family a file; forward and gradient rules stand together."""
 
 from sparsegrad.ops import (
+    activations,
+    binary,
     dense_matmul,
     elementwise,
     index,
@@ -19,7 +21,11 @@ from sparsegrad.ops import (
     sparse_solve,
     sparse_structure,
     spmm_reduce,
+    trigonometric,
+    unary,
 )
+from sparsegrad.ops.activations import *  # noqa: F403
+from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
@@ -35,8 +41,12 @@ from sparsegrad.ops.sparse_prune import *  # noqa: F403
 from sparsegrad.ops.sparse_shape import *  # noqa: F403
 from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
+from sparsegrad.ops.trigonometric import *  # noqa: F403
+from sparsegrad.ops.unary import *  # noqa: F403
 
 FAMILIES = (
+    activations,
+    binary,
     dense_matmul,
     elementwise,
     index,
@@ -55,4 +65,6 @@ FAMILIES = (
     sparse_solve,
     sparse_structure,
     spmm_reduce,
+    trigonometric,
+    unary,
 )

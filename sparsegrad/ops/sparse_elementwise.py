@@ -6,7 +6,9 @@ from typing import Any
 
 from sparsegrad.engine.primitive import Primitive
 from sparsegrad.errors import DensifyError, ShapeError
+from sparsegrad.ops import activations, unary
 from sparsegrad.ops import elementwise as dense
+from sparsegrad.ops import trigonometric as trig
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.shape import broadcast_p, cat_p, reshape_p
 from sparsegrad.ops.sparse_structure import apply_merge, at_entries, coalesce, onto_dense, to_format
@@ -34,10 +36,10 @@ def _entrywise(op: Primitive, linear: bool) -> None:
     """f(0) = 0: absent entries stay absent. Non-linear functions see each entry once."""
 
     @op.defsparse
-    def apply(x: Any) -> Any:
+    def apply(x: Any, **static: Any) -> Any:
         if not linear and not x.pattern.core.unique:
             x = coalesce(x)
-        return _wrap(op(x.values), x.pattern)
+        return _wrap(op(x.values, **static), x.pattern)
 
 
 def _refused(op: Primitive, at_zero: str) -> None:
@@ -45,7 +47,7 @@ def _refused(op: Primitive, at_zero: str) -> None:
     name = op.name.removesuffix("_p")
 
     @op.defsparse
-    def refuse(x: Any) -> Any:
+    def refuse(x: Any, **static: Any) -> Any:
         raise DensifyError(
             f"{name}: absent entries of a sparse tensor would become {at_zero}; write "
             f"A.with_values(sg.{name}(A.values)) for stored entries only, or "
@@ -57,20 +59,48 @@ for _op in (dense.neg_p, dense.clone_p):
     _entrywise(_op, linear=True)
 for _op in (dense.sqrt_p, dense.tanh_p, dense.relu_p, dense.abs_p, dense.sign_p):
     _entrywise(_op, linear=False)
-for _op, _at_zero in ((dense.exp_p, "1"), (dense.log_p, "-inf"), (dense.sigmoid_p, "0.5")):
+for _op in (
+    *(unary.log1p_p, unary.expm1_p, unary.square_p),
+    *(unary.floor_p, unary.ceil_p, unary.trunc_p, unary.round_p, unary.isnan_p, unary.isinf_p),
+    *(trig.sin_p, trig.tan_p, trig.asin_p, trig.atan_p),
+    *(trig.sinh_p, trig.asinh_p, trig.atanh_p, trig.erf_p),
+    *(activations.leaky_relu_p, activations.elu_p, activations.silu_p),
+    *(activations.gelu_p, activations.gelu_tanh_p),
+):
+    _entrywise(_op, linear=False)
+for _op, _at_zero in (
+    *((dense.exp_p, "1"), (dense.log_p, "-inf"), (dense.sigmoid_p, "0.5")),
+    *((unary.log2_p, "-inf"), (unary.log10_p, "-inf")),
+    *((unary.rsqrt_p, "inf"), (unary.reciprocal_p, "inf")),
+    *((unary.isfinite_p, "True"), (unary.logical_not_p, "True")),
+    *((trig.cos_p, "1"), (trig.acos_p, "1.571"), (trig.cosh_p, "1"), (trig.acosh_p, "nan")),
+    (activations.softplus_p, "0.693"),
+):
     _refused(_op, _at_zero)
+
+
+@unary.clamp_p.defsparse
+def _clamp(x: Any, *, low: Any, high: Any) -> Any:
+    if (low is not None and low > 0) or (high is not None and high < 0):
+        raise DensifyError(
+            f"clamp: absent entries of a sparse tensor would leave 0; got min {low}, max {high}; "
+            "write A.with_values(sg.clamp(A.values, ...)) for stored entries only, or "
+            "sg.clamp(A.to_dense(), ...)"
+        )
+    x = x if x.pattern.core.unique else coalesce(x)
+    return _wrap(unary.clamp_p(x.values, low=low, high=high), x.pattern)
 
 
 def _cotangent(op: Primitive) -> None:
     """f'(y) * dy for a sparse dy and a dense y: read at the entries of dy, which stays sparse."""
 
     @op.defsparse
-    def apply(dy: Any, y: Any) -> Any:
+    def apply(dy: Any, y: Any, **static: Any) -> Any:
         dy, at = _broadcast(op.name, dy, y)
-        return _wrap(op(dy.values, at), dy.pattern)
+        return _wrap(op(dy.values, at, **static), dy.pattern)
 
 
-for _op in (dense.tanh_grad_p, dense.sigmoid_grad_p, dense.relu_grad_p):
+for _op in (dense.tanh_grad_p, dense.sigmoid_grad_p, dense.relu_grad_p, unary.clamp_grad_p):
     _cotangent(_op)
 
 

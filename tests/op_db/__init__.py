@@ -5,12 +5,21 @@ Rows stand in `rows_*.py`, one file a family, each with a list ROWS. Add rows th
 
 from __future__ import annotations
 
-from op_db import rows_dense, rows_products, rows_sparse, rows_structure
+from op_db import (
+    rows_dense,
+    rows_elementwise,
+    rows_products,
+    rows_reduce,
+    rows_sparse,
+    rows_structure,
+)
 from op_db.case import FORMATS, Draw, OpCase, Sparse
 
 OP_DB = [
     *rows_dense.ROWS,
+    *rows_elementwise.ROWS,
     *rows_products.ROWS,
+    *rows_reduce.ROWS,
     *rows_sparse.ROWS,
     *rows_structure.ROWS,
 ]

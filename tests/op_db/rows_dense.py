@@ -38,7 +38,6 @@ ROWS = [
            "sigmoid_grad_p"),
     OpCase("relu_grad", E.relu_grad_p, lambda dy, y: dy * (y > 0), same_shape, "relu_grad_p"),
     OpCase("abs", sg.abs, np.abs, unary_away, "abs_p"),
-    OpCase("sign", E.sign_p, np.sign, unary_away, "sign_p", order=0),
     *(
         OpCase(name, getattr(sg, name), ref, binary, f"{name}_p", order=0)
         for name, ref in (

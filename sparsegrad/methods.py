@@ -1,0 +1,123 @@
+"""Methods that only call the op of their name, one line each.
+
+`_op("sin")` is `def sin(self, *args, **kwargs): return ops.sin(self, *args, **kwargs)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["DenseMethods", "SharedMethods"]
+
+
+def _op(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(ops, name)(self, *args, **kwargs)
+
+    method.__name__ = name
+    method.__qualname__ = f"Tensor.{name}"
+    method.__doc__ = f"See `sg.{name}`, with this tensor as its first argument."
+    return method
+
+
+class SharedMethods:
+    """What dense and sparse tensors have in common; an op refuses what would become dense."""
+
+    __slots__ = ()
+
+    asin = arcsin = _op("asin")
+    asinh = arcsinh = _op("asinh")
+    atan = arctan = _op("atan")
+    atanh = arctanh = _op("atanh")
+    ceil = _op("ceil")
+    clamp = _op("clamp")
+    clip = _op("clip")
+    erf = _op("erf")
+    expm1 = _op("expm1")
+    floor = _op("floor")
+    isinf = _op("isinf")
+    isnan = _op("isnan")
+    log1p = _op("log1p")
+    round = _op("round")
+    sign = _op("sign")
+    sin = _op("sin")
+    sinh = _op("sinh")
+    square = _op("square")
+    tan = _op("tan")
+    trunc = _op("trunc")
+
+
+class DenseMethods:
+    """What dense tensors have beside that."""
+
+    __slots__ = ()
+
+    __hash__ = object.__hash__
+
+    acos = arccos = _op("acos")
+    acosh = arccosh = _op("acosh")
+    allclose = _op("allclose")
+    atan2 = arctan2 = _op("atan2")
+    bitwise_and = _op("bitwise_and")
+    bitwise_not = _op("bitwise_not")
+    bitwise_or = _op("bitwise_or")
+    bitwise_xor = _op("bitwise_xor")
+    cos = _op("cos")
+    cosh = _op("cosh")
+    eq = _op("eq")
+    equal = _op("equal")
+    floor_divide = _op("floor_divide")
+    fmod = _op("fmod")
+    ge = _op("ge")
+    gt = _op("gt")
+    isclose = _op("isclose")
+    isfinite = _op("isfinite")
+    le = _op("le")
+    lerp = _op("lerp")
+    log10 = _op("log10")
+    log2 = _op("log2")
+    logical_and = _op("logical_and")
+    logical_not = _op("logical_not")
+    logical_or = _op("logical_or")
+    logical_xor = _op("logical_xor")
+    lt = _op("lt")
+    maximum = _op("maximum")
+    minimum = _op("minimum")
+    ne = _op("ne")
+    reciprocal = _op("reciprocal")
+    remainder = _op("remainder")
+    rsqrt = _op("rsqrt")
+
+    def __mod__(self, other: Any) -> Any:
+        return ops.remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return ops.remainder(other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return ops.floor_divide(other, self)
+
+    def __and__(self, other: Any) -> Any:
+        return ops.bitwise_and(self, other)
+
+    __rand__ = __and__
+
+    def __or__(self, other: Any) -> Any:
+        return ops.bitwise_or(self, other)
+
+    __ror__ = __or__
+
+    def __xor__(self, other: Any) -> Any:
+        return ops.bitwise_xor(self, other)
+
+    __rxor__ = __xor__
+
+    def __invert__(self) -> Any:
+        return ops.bitwise_not(self)
+
+
+from sparsegrad import ops  # noqa: E402  (ops and tensors are the one import cycle)

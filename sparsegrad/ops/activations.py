@@ -1,0 +1,163 @@
+"""Activation functions beyond relu, sigmoid and tanh."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sparsegrad import dtypes
+from sparsegrad.engine.primitive import primitive
+from sparsegrad.ops.elementwise import exp_p, sigmoid_p, tanh_p, where
+from sparsegrad.ops.trigonometric import erf_p
+
+__all__ = ["elu", "gelu", "leaky_relu", "logsigmoid", "silu", "softplus"]
+
+_ROOT_HALF = math.sqrt(0.5)
+_ROOT_2_PI = math.sqrt(2 / math.pi)
+
+
+@primitive(promote="float")
+def leaky_relu_p(xp: Any, x: Any, *, slope: float) -> Any:
+    return xp.where(x > 0, x, x * slope)
+
+
+leaky_relu_p.defvjp(x=lambda g, x, slope: g * where(x > 0, 1.0, slope), sparse_g=True)
+
+
+@primitive(promote="float")
+def elu_p(xp: Any, x: Any, *, alpha: float) -> Any:
+    return xp.where(x > 0, x, alpha * xp.expm1(xp.minimum(x, 0)))
+
+
+def _elu_rule(g: Any, x: Any, alpha: float) -> Any:
+    above = x > 0
+    return g * where(above, 1.0, alpha * exp_p(where(above, 0.0, x)))
+
+
+elu_p.defvjp(x=_elu_rule, sparse_g=True)
+
+
+@primitive(promote="float")
+def silu_p(xp: Any, x: Any) -> Any:
+    return x * (0.5 * (1 + xp.tanh(0.5 * x)))
+
+
+def _silu_rule(g: Any, x: Any) -> Any:
+    s = sigmoid_p(x)
+    return g * (s * (1 + x * (1 - s)))
+
+
+silu_p.defvjp(x=_silu_rule, sparse_g=True)
+
+
+@primitive(promote="float")
+def gelu_p(be: Any, x: Any) -> Any:
+    """x times the normal distribution function."""
+    wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
+    return (0.5 * wide * (1 + be.erf(wide * _ROOT_HALF))).astype(x.dtype, copy=False)
+
+
+def _gelu_rule(g: Any, x: Any) -> Any:
+    density = exp_p(x * x * -0.5) * (0.5 * _ROOT_2_PI)
+    return g * (0.5 * (1 + erf_p(x * _ROOT_HALF)) + x * density)
+
+
+gelu_p.defvjp(x=_gelu_rule, sparse_g=True)
+
+
+@primitive(promote="float")
+def gelu_tanh_p(xp: Any, x: Any) -> Any:
+    wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
+    inner = _ROOT_2_PI * (wide + 0.044715 * wide * wide * wide)
+    return (0.5 * wide * (1 + xp.tanh(inner))).astype(x.dtype, copy=False)
+
+
+def _gelu_tanh_rule(g: Any, x: Any) -> Any:
+    t = tanh_p(_ROOT_2_PI * (x + 0.044715 * (x * x * x)))
+    slope = _ROOT_2_PI * (1 + 3 * 0.044715 * (x * x))
+    return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
+
+
+gelu_tanh_p.defvjp(x=_gelu_tanh_rule, sparse_g=True)
+
+
+@primitive(promote="float")
+def softplus_p(xp: Any, x: Any, *, beta: float, threshold: float) -> Any:
+    scaled = x * beta
+    return xp.where(scaled > threshold, x, xp.logaddexp(scaled, x.dtype.type(0)) / beta)
+
+
+def _softplus_rule(g: Any, x: Any, beta: float, threshold: float) -> Any:
+    scaled = x * beta
+    return g * where(scaled > threshold, 1.0, sigmoid_p(scaled))
+
+
+softplus_p.defvjp(x=_softplus_rule, sparse_g=True)
+
+
+# ---- public names ------------------------------------------------------------------------------
+def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
+    """x above 0, negative_slope * x elsewhere; same shape. At 0 the slope is negative_slope, as in
+    PyTorch. A SparseTensor keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.leaky_relu(sg.tensor([-2.0, 3.0]), 0.5)
+    tensor([-1.,  3.])
+    """
+    return leaky_relu_p(x, slope=negative_slope)
+
+
+def elu(x: Any, alpha: float = 1.0) -> Any:
+    """x above 0, alpha * (exp(x) - 1) elsewhere; same shape. A SparseTensor keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.elu(sg.tensor([-100.0, 3.0]))
+    tensor([-1.,  3.])
+    """
+    return elu_p(x, alpha=alpha)
+
+
+def silu(x: Any) -> Any:
+    """x * sigmoid(x) ("swish"), same shape; a SparseTensor keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.silu(sg.tensor([0.0, 100.0]))
+    tensor([  0., 100.])
+    """
+    return silu_p(x)
+
+
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """x times the normal distribution function, same shape; a SparseTensor keeps its pattern.
+
+    approximate: "none" for the error function, "tanh" for the approximation of the paper.
+    Raises ValueError for any other.
+
+    >>> import sparsegrad as sg
+    >>> sg.gelu(sg.tensor([0.0, 100.0]))
+    tensor([  0., 100.])
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+    return gelu_p(x) if approximate == "none" else gelu_tanh_p(x)
+
+
+def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """log(1 + exp(beta * x)) / beta without overflow, and x itself where beta * x > threshold;
+    same shape. DensifyError for a SparseTensor.
+
+    >>> import sparsegrad as sg
+    >>> sg.softplus(sg.tensor([0.0, 1000.0]))
+    tensor([6.931472e-01, 1.000000e+03])
+    """
+    return softplus_p(x, beta=beta, threshold=threshold)
+
+
+def logsigmoid(x: Any) -> Any:
+    """log(sigmoid(x)) without overflow, same shape. DensifyError for a SparseTensor.
+
+    >>> import sparsegrad as sg
+    >>> sg.logsigmoid(sg.tensor([-1000.0]))
+    tensor([-1000.])
+    """
+    return -softplus_p(-x, beta=1.0, threshold=math.inf)

@@ -290,7 +290,10 @@ class SparseTensor(Operators):
         if isinstance(target, str) and target in ("coo", "csr", "csc"):
             return ops.to_format(self, target)
         try:
-            return wrap(self.values.to(target), self.pattern)
+            moved = self.values.to(target)
+            if moved.dtype == self.dtype:
+                return wrap(moved, self.pattern)
+            return ops.cast(self, moved.dtype)  # of the matrix: duplicates may have to be summed
         except DtypeError:
             raise DtypeError(
                 f"to: expected a format ('coo', 'csr', 'csc'), dtype or device, got {target!r}"

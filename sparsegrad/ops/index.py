@@ -46,16 +46,16 @@ def _is_basic(index: Any) -> bool:
     return arrays == 0 or (arrays == 1 and masks == 1)
 
 
-def raw_index(index: Any) -> Any:
+def raw_index(index: Any, op: str = "index") -> Any:
     """An index with tensors and lists turned into arrays."""
     if isinstance(index, tuple):
-        return tuple(raw_index(part) for part in index)
+        return tuple(raw_index(part, op) for part in index)
     if isinstance(index, list):
         index = np.asarray(index, dtype=np.int64 if not index else None)
     if hasattr(index, "_requires_grad"):
         index = index.data
     if isinstance(index, np.ndarray) and index.dtype.kind not in "iub":
-        raise IndexError(f"index: expected integers or a bool mask, got {index.dtype}")
+        raise IndexError(f"{op}: expected integers or a bool mask, got {index.dtype}")
     return index
 
 
@@ -142,21 +142,23 @@ def take(x: Any, index: Any, dim: int = 0, sparse_grad: bool = True) -> Any:
     tensor([[1., 1.],
             [2., 2.]])
     """
-    ids = raw_index(index if hasattr(index, "shape") or isinstance(index, list) else [index])
+    index = index if hasattr(index, "shape") or isinstance(index, list) else [index]
+    ids = raw_index(index, "take: index")
     if x.ndim == 0 or not -x.ndim <= dim < x.ndim:
         raise ShapeError(f"take: dim {dim} is outside the {x.ndim} dimensions of the input")
     dim %= x.ndim
     if not dim:
-        return _take_rows(x, ids, sparse_grad, None)
-    out = transpose(_take_rows(transpose(x, 0, dim), ids.reshape(-1), False, None), 0, dim)
+        return _take_rows("take", x, ids, sparse_grad, None)
+    rows = _take_rows("take", transpose(x, 0, dim), ids.reshape(-1), False, None)
+    out = transpose(rows, 0, dim)
     return reshape_p(out, shape=(*x.shape[:dim], *ids.shape, *x.shape[dim + 1 :]))
 
 
-def _take_rows(x: Any, ids: Any, sparse: bool, skip: int | None) -> Any:
+def _take_rows(op: str, x: Any, ids: Any, sparse: bool, skip: int | None) -> Any:
     if ids.dtype.kind not in "iu":
-        raise PatternError(f"take: index must be integers, got {ids.dtype}")
+        raise PatternError(f"{op}: index must be integers, got {ids.dtype}")
     flat = ids.reshape(-1).copy()
-    backends.for_array(flat).check_indices("take: index", flat, x.shape[0])
+    backends.for_array(flat).check_indices(f"{op}: index", flat, x.shape[0])
     out = take_p(x, index=flat, sparse=sparse, skip=skip)
     return out if ids.ndim == 1 else reshape_p(out, shape=(*ids.shape, *x.shape[1:]))
 
@@ -172,4 +174,4 @@ def embedding(weight: Any, index: Any, padding_idx: int | None = None) -> Any:
     >>> w.grad.nnz
     0
     """
-    return _take_rows(weight, raw_index(index), True, padding_idx)
+    return _take_rows("embedding", weight, raw_index(index, "embedding: index"), True, padding_idx)

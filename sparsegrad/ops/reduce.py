@@ -77,7 +77,9 @@ def _mean_rule(g: Any, x_meta: Any, axis: tuple[int, ...], keepdims: bool) -> An
     count = 1
     for a in axis:
         count *= x_meta.shape[a]
-    return _back(g / count if count else g, x_meta, axis, keepdims)
+    wide = dtypes.accumulator(g.dtype)  # a count may be more than float16 holds
+    share = cast(cast(g, wide) / count, g.dtype) if count else g
+    return _back(share, x_meta, axis, keepdims)
 
 
 mean_p.defvjp(x=_mean_rule)
@@ -94,7 +96,8 @@ def _amax_rule(g: Any, x: Any, out: Any, axis: tuple[int, ...], keepdims: bool) 
     shape = _kept(x.shape, axis)
     hit = x == reshape_p(out, shape=shape)
     wide = dtypes.accumulator(x.dtype)
-    weight = cast(hit, wide) / cast(sum_p(hit, axis=axis, keepdims=True), wide)
+    ties = sum_p(cast(hit, dtypes.int64), axis=axis, keepdims=True)  # a sum of bools is an "or"
+    weight = cast(hit, wide) / cast(ties, wide)
     return reshape_p(g, shape=shape) * cast(weight, g.dtype)
 
 

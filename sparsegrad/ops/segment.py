@@ -77,10 +77,9 @@ def segment_amax_p(be: Any, values: Any, *, indptr: Any, absent: Any) -> Any:
 
 
 def _amax_rule(g: Any, values: Any, out: Any, indptr: Any, absent: Any) -> Any:
-    """Ties share the gradient equally, the absent zeros among them; counts are exact and the
-    division is in float32 or wider, since half precision stops counting at 2048."""
-    nnz = values.shape[0]
-    wide = dtypes.accumulator(values.dtype)
+    """Ties share the gradient equally, the absent zeros among them; they are counted in float64,
+    since half precision stops at 2048 and float32 at 2^24."""
+    nnz, wide = values.shape[0], dtypes.float64
     hit = cast(eq_p(values, segment_expand_p(out, indptr=indptr, nnz=nnz)), wide)
     zeros = Tensor(absent.reshape(-1, *(1,) * (out.ndim - 1)).astype(wide))
     ties = segment_sum_p(hit, indptr=indptr) + cast(eq_p(out, 0), wide) * zeros

@@ -88,6 +88,14 @@ class Core:
         return backends.for_array(self.arrays[-1])
 
     # ---- facts ---------------------------------------------------------------------------------
+    def know_canonical(self) -> None:
+        """Take it as known that entries were given unique and in the canonical order of `kind`."""
+        if self.kind == "csc":
+            self._cache["perm", "col"] = None
+        else:
+            self._cache["perm", "row"] = None
+            self._cache["facts"] = True, True
+
     @property
     def row_sorted(self) -> bool:
         """Whether the given order is row-major."""
@@ -137,7 +145,8 @@ class Core:
         if perm is None:
             return first
         perm = perm.astype(ids.dtype, copy=False)
-        return perm if first is None else first[perm]
+        perm = perm if first is None else first[perm]
+        return None if bool((perm[1:] > perm[:-1]).all()) else perm  # rising: nothing moves
 
     def inverse(self, order: Order) -> Array | None:
         """Positions in `order` of the entries as given; None for identity."""

@@ -78,10 +78,13 @@ def _like(pattern: Pattern, coords: tuple[Array, ...], shape: Any = None) -> Pat
     dtype = index_dtype(shape, int(coords[0].size))
     coords = tuple(c.astype(dtype, copy=False) for c in coords)
     if pattern.format == "coo":
-        return Pattern(Core("coo", shape, coords), "coo")
-    major = 0 if pattern.format == "csr" else 1
-    indptr = pattern.core.backend.compress(coords[major], shape[major])
-    return Pattern(Core(pattern.format, shape, (indptr, coords[1 - major])), pattern.format)
+        core = Core("coo", shape, coords)
+    else:
+        major = 0 if pattern.format == "csr" else 1
+        indptr = pattern.core.backend.compress(coords[major], shape[major])
+        core = Core(pattern.format, shape, (indptr, coords[1 - major]))
+    core.know_canonical()
+    return Pattern(core, pattern.format)
 
 
 def union(a: Pattern, b: Pattern) -> Merge:

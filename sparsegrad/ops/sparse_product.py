@@ -52,7 +52,7 @@ spgemm_masked_p.defvjp(
 # ---- public names ------------------------------------------------------------------------------
 def spgemm(A: Any, B: Any) -> Any:
     """Sparse @ sparse: A (m, k), B (k, n) -> a SparseTensor (m, n), coalesced, in A's format; same
-    as `A @ B`. Batches: (*B, m, k) @ (*B, k, n). Heads: equal dense dimensions on both sides.
+    as `A @ B`. Batches: (*B, m, k) @ (*B, k, n) or (k, n). Heads: equal dense dimensions on both.
 
     Every entry that a product of stored entries reaches is stored, even if it comes to 0. The
     pattern is found once for two patterns and kept. Gradients lie on the entries of A and of B.
@@ -117,15 +117,19 @@ def _check(op: str, A: Any, B: Any) -> None:
         if not getattr(t, "_is_sparse", False):
             raise TypeError(f"{op}: {name} must be a SparseTensor, got {type(t).__name__}")
     a, b = A.pattern.shape, B.pattern.shape
-    fits = len(a) == len(b) >= 2 and a[-1] == b[-2] and a[:-2] == b[:-2]
+    fits = min(len(a), len(b)) >= 2 and a[-1] == b[-2] and b[:-2] in (a[:-2], ())
     if not fits or A.values.shape[1:] != B.values.shape[1:]:
         raise ShapeError(f"{op}: shapes do not fit; got A: {A.shape}, B: {B.shape}")
 
 
 def _batched(A: Any, B: Any) -> Any:
-    """(*B, m, k) @ (*B, k, n): one product of two block diagonals."""
+    """(*B, m, k) @ (*B, k, n): one product of two block diagonals; of the batches on top of each
+    other where all share one B (k, n)."""
     from sparsegrad.sparse_tensor import wrap
 
     lead, m, n = A.pattern.shape[:-2], A.pattern.shape[-2], B.pattern.shape[-1]
-    out = spgemm(*(wrap(t.values, plan_product.block_diagonal(t.pattern)) for t in (A, B)))
+    if B.sparse_dim == 2:
+        out = spgemm(wrap(A.values, plan_product.stacked(A.pattern)), B)
+    else:
+        out = spgemm(*(wrap(t.values, plan_product.block_diagonal(t.pattern)) for t in (A, B)))
     return wrap(out.values, plan_product.unblocked(out.pattern, lead, m, n))

@@ -125,6 +125,7 @@ def sparse_batches_left(d: Draw) -> Iterator[Sample]:
 def batch_products(d: Draw) -> Iterator[Sample]:
     for a in batches(d):
         yield (a, batch(d, a.shape[:-2], a.shape[-1], 5)), {}
+        yield (a, d.sparse(a.shape[-1], 5)), {}
 
 
 def sampled_batches(d: Draw) -> Iterator[Sample]:

@@ -233,7 +233,7 @@ def test_mtx_round_trip(tmp_path, suffix, dtype):
     path = tmp_path / f"A.mtx{suffix}"
     sg.mmwrite(path, A, comment="made here")
     B = sg.mmread(path, format="csr", dtype=dtype, requires_grad=dtype.startswith("f"))
-    assert same(B.detach(), A)
+    assert same(B.detach(), A.coalesce() if dtype == "bool" else A)
     assert os.listdir(tmp_path) == [path.name]
     assert scipy.io.mmread(str(path)).shape == A.shape
 
@@ -339,7 +339,10 @@ def test_edges_round_trip(tmp_path, dtype):
         A = A / 3
     sg.write_edges(tmp_path / "e.csv.gz", A, delimiter=",")
     B = sg.read_edges(tmp_path / "e.csv.gz", num_nodes=A.shape, format="coo", dtype=dtype)
-    assert same(B, A)
+    if dtype.startswith("f"):
+        assert same(B, A)
+    else:  # values are rounded after duplicates are summed
+        assert same(B, A.coalesce())
     file = io.BytesIO()
     sg.write_edges(file, A, weights=False)
     assert file.getvalue() == b"3 1\n0 2\n3 1\n1 0\n0 0\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad.dtypes import as_dtype, get_default_dtype
+from sparsegrad.dtypes import get_default_dtype
 from sparsegrad.errors import DtypeError, PatternError
 from sparsegrad.io.files import FileError, opened, replaced
 from sparsegrad.sparse_tensor import SparseTensor
@@ -68,7 +68,7 @@ def read_edges(
             f"the first one is {kept[0]!r}"
         )
     weighted = columns > 2 if weights is None else weights
-    edges, values = _parsed(name, kept, delimiter, weighted, dtype)
+    edges, values = _parsed(name, kept, delimiter, weighted)
     edges = edges - int(one_based)
     if num_nodes is None:
         rows = cols = int(edges.max(initial=-1)) + 1
@@ -83,11 +83,12 @@ def read_edges(
     except PatternError as error:
         raise PatternError(f"read_edges: {name}: {error}") from None
     A = A.to(cost.resolve(format, A.shape, A.nnz))
+    A = A.astype(get_default_dtype() if dtype is None else dtype)
     return A.requires_grad_() if requires_grad else A
 
 
 def _parsed(
-    name: Any, lines: list[str], delimiter: str | None, weighted: bool, dtype: Any
+    name: Any, lines: list[str], delimiter: str | None, weighted: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ids (2, e) as integers, whatever their size, and values (e,)."""
     fields = [("u", np.int64), ("v", np.int64)]
@@ -107,8 +108,7 @@ def _parsed(
             )
         except ValueError as error:
             raise FileError(f"read_edges: {name}: {error}") from error
-    kind = get_default_dtype() if dtype is None else as_dtype(dtype)
-    values = held["w"].astype(kind) if weighted else np.ones(len(held), kind)
+    values = held["w"].copy() if weighted else np.ones(len(held))
     return np.stack((held["u"], held["v"])), values
 
 

@@ -52,8 +52,9 @@ def mmread(
         return Tensor(held, dtype, requires_grad=requires_grad)
     format = cost.resolve(format, held.shape, held.nnz)
     coords = list(held.coords)
-    A = SparseTensor(coords, held.data, held.shape, dtype=dtype, copy=False)
-    A = A.to(format)
+    A = SparseTensor(coords, held.data, held.shape, copy=False).to(format)
+    if dtype is not None:
+        A = A.astype(dtype)  # of the sums, where duplicates are rounded
     return A.requires_grad_() if requires_grad else A
 
 
@@ -104,7 +105,7 @@ def mmwrite(
     if A.dtype == np.float16:
         A = A.to("float32")
     elif A.dtype == np.bool_:
-        A = A.to("int8")
+        A = A.to("int8")  # one entry for duplicates, which would count
     if isinstance(A, SparseTensor):
         held = (A.detach() if symmetry == "general" else A.detach().coalesce()).to_scipy()
     else:

@@ -56,7 +56,13 @@ class Case(Protocol):
 
 def all_cases() -> dict[str, Case]:
     """Every case by name."""
-    from bench.cases import import_time, spmm, tape
+    from bench.cases import import_time, nearly_full, spmm, tape
 
-    cases: list[Case] = [spmm.Forward(), spmm.Backward(), tape.Tape(), import_time.ImportTime()]
+    cases: list[Case] = [
+        spmm.Forward(),
+        spmm.Backward(),
+        nearly_full.NearlyFull(),
+        tape.Tape(),
+        import_time.ImportTime(),
+    ]
     return {case.name: case for case in cases}

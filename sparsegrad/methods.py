@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sparsegrad.errors import ShapeError
+
 __all__ = ["DenseMethods", "SharedMethods"]
 
 
@@ -31,21 +33,33 @@ class SharedMethods:
     atan = arctan = _op("atan")
     atanh = arctanh = _op("atanh")
     ceil = _op("ceil")
+    chunk = _op("chunk")
     clamp = _op("clamp")
     clip = _op("clip")
     erf = _op("erf")
     expm1 = _op("expm1")
+    flip = _op("flip")
     floor = _op("floor")
     isinf = _op("isinf")
     isnan = _op("isnan")
     log1p = _op("log1p")
+    movedim = moveaxis = _op("movedim")
+    narrow = _op("narrow")
+    ravel = _op("ravel")
+    roll = _op("roll")
     round = _op("round")
     sign = _op("sign")
     sin = _op("sin")
     sinh = _op("sinh")
+    split = _op("split")
     square = _op("square")
+    swapaxes = swapdims = _op("swapaxes")
     tan = _op("tan")
+    tril = _op("tril")
+    triu = _op("triu")
     trunc = _op("trunc")
+    unbind = _op("unbind")
+    unflatten = _op("unflatten")
 
 
 class DenseMethods:
@@ -63,6 +77,7 @@ class DenseMethods:
     bitwise_not = _op("bitwise_not")
     bitwise_or = _op("bitwise_or")
     bitwise_xor = _op("bitwise_xor")
+    broadcast_to = _op("broadcast_to")
     cos = _op("cos")
     cosh = _op("cosh")
     eq = _op("eq")
@@ -87,7 +102,17 @@ class DenseMethods:
     ne = _op("ne")
     reciprocal = _op("reciprocal")
     remainder = _op("remainder")
+    repeat_interleave = _op("repeat_interleave")
     rsqrt = _op("rsqrt")
+    tile = _op("tile")
+
+    def repeat(self, *sizes: Any) -> Any:
+        """This tensor `sizes` times along its dimensions, at least one number a dimension."""
+        times = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+        ndim = len(self.shape)  # type: ignore[attr-defined]
+        if len(times) < ndim:
+            raise ShapeError(f"repeat: {len(times)} numbers for the {ndim} dimensions")
+        return ops.tile(self, tuple(times))
 
     def __mod__(self, other: Any) -> Any:
         return ops.remainder(self, other)

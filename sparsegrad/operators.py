@@ -165,9 +165,9 @@ class Operators(SharedMethods):
 
     view = reshape
 
-    def flatten(self) -> Any:
-        """The elements in one dimension."""
-        return ops.reshape(self, (-1,))
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
+        """Dimensions from `start_dim` to `end_dim` made one; see `sg.flatten`."""
+        return ops.flatten(self, start_dim, end_dim)
 
     def permute(self, *dims: Any) -> Any:
         """Dimensions in another order."""

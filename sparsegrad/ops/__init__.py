@@ -6,6 +6,7 @@ from sparsegrad.ops import (
     dense_matmul,
     elementwise,
     index,
+    rearrange,
     reduce,
     segment,
     shape,
@@ -29,6 +30,7 @@ from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
+from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
@@ -50,6 +52,7 @@ FAMILIES = (
     dense_matmul,
     elementwise,
     index,
+    rearrange,
     reduce,
     segment,
     shape,

@@ -74,13 +74,13 @@ def first_entries(A: Any, count: int) -> list[tuple[tuple[int, ...], str]]:
     be = core.backend
     count = min(count, core.nnz)
     perm = core.perm(pattern.order)
-    at = np.arange(count) if perm is None else be.to_host(perm[:count])
+    at = be.xp.arange(count) if perm is None else perm[:count]
     if core.kind == "coo":
         coords = [be.to_host(a[at]) for a in core.arrays]
     else:
         indptr, minor = core.arrays
-        major = be.to_host(be.xp.searchsorted(indptr, be.xp.asarray(at), side="right") - 1)
-        coords = [major, be.to_host(minor[at])]
+        major = be.xp.searchsorted(indptr, at, side="right") - 1
+        coords = [be.to_host(major), be.to_host(minor[at])]
         if core.kind == "csc":
             coords.reverse()
     if pattern.transposed:

@@ -68,12 +68,14 @@ class CpuJitProducts(Cpu):
         wide = _WIDE.get(a.dtype)
         if wide is None or not (left.nnz and right.nnz and mask.nnz):
             return None
-        if way is None:
-            way, pairs = joins.cheapest(np, left, right, mask)
+        chosen = way
+        if chosen is None:
+            chosen, pairs = joins.cheapest(np, left, right, mask)
         else:
             pairs = joins.count(np, left, right)
         if not self._pays(pairs, _MIN_PAIRS):
-            return None
+            return self._product(left, a, right, b, mask, chosen) if way is None else None
+        way = chosen
         if way == "right":  # look B up: the transposed product, the other way round
             left, a, right, b, mask = right.T, b, left.T, a, mask.T
         middle = right if way == "mask" else right.T

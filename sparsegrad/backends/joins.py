@@ -67,8 +67,11 @@ def find(xp: Any, lines: Lines, row: Array, col: Array) -> tuple[Array, Array]:
 
 def count(xp: Any, left: Any, right: Any) -> int:
     """Products that left @ right sums: pairs of entries that meet on the inner dimension."""
-    lengths = (xp.diff(p.rows()[0].astype("int64")) for p in (left.T, right))
-    return int(xp.multiply(*lengths).sum())
+    return int((_lengths(xp, left.T) * _lengths(xp, right)).sum())
+
+
+def _lengths(xp: Any, pattern: Any) -> Array:
+    return pattern.cached("row_lengths", lambda: xp.diff(pattern.rows()[0].astype("int64")))
 
 
 def cheapest(xp: Any, left: Any, right: Any, mask: Any) -> tuple[str, int]:

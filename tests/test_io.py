@@ -270,6 +270,16 @@ def test_mtx_precision_is_kept():
     np.testing.assert_array_equal(sg.mmread(file, format="coo").values.data, values)
 
 
+def test_text_files_can_be_written_too():
+    for write, read in ((sg.mmwrite, sg.mmread), (sg.write_edges, sg.read_edges)):
+        file = io.StringIO()
+        write(file, matrix())
+        file.seek(0)
+        np.testing.assert_array_equal(
+            read(file).to_dense().data[:4], matrix().to_dense().data[:4].astype(np.float32)
+        )
+
+
 def test_mtx_missing_file_is_an_os_error(tmp_path):
     for name in ("none.mtx", "none.mtx.gz"):
         with pytest.raises(FileNotFoundError):

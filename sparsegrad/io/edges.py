@@ -116,7 +116,7 @@ def write_edges(target: Any, A: SparseTensor, delimiter: str = " ", weights: boo
     """Write the entries of a matrix as lines "row column [value]", in entry order.
 
     target: path (compressed if it ends in .gz or .bz2; replaced only when all is written) or
-        binary file. Values are written so that the same number is read back.
+        file. Values are written so that the same number is read back.
 
     Raises PatternError unless `A` is a matrix without dense dimensions, DtypeError for complex.
     """

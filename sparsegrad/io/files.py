@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,8 +40,13 @@ def opened(source: Any, mode: str = "rb") -> Iterator[Any]:
 
 @contextmanager
 def replaced(target: Any, compress: bool = True) -> Iterator[Any]:
-    """A binary file to write, which takes the place of `target` when all is written; a file
+    """A file to write bytes to, which takes the place of `target` when all is written; a file
     object is written to directly. `compress` by the name's .gz or .bz2."""
+    if isinstance(target, io.TextIOBase):
+        buffer = io.BytesIO()
+        yield buffer
+        target.write(buffer.getvalue().decode("utf-8"))
+        return
     if hasattr(target, "write"):
         yield target
         return

@@ -90,7 +90,7 @@ def mmwrite(
     """Write a SparseTensor (m, n) as a "coordinate" file, or a Tensor (m, n) as an "array" one.
 
     target: path (compressed if it ends in .gz or .bz2; replaced only when all is written) or
-        binary file.
+        file.
     field: "real", "complex", "integer" or "pattern" (entries only); by default by the dtype.
     precision: digits of a value; by default as many as it takes to read back the same number.
     symmetry: "general", or "symmetric", "skew-symmetric", "hermitian": only the lower triangle is

@@ -156,7 +156,7 @@ def sparse_amax(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
         return _entrywise(A, split, values)
     absent = _absent(A, split, include_zeros)
     plan, values = _grouped(A, split.left, values)
-    if include_zeros and split.cells == 0 and math.prod(split.shape):
+    if include_zeros and split.cells == 0 and 0 not in split.shape:
         raise ShapeError(f"amax: no maximum over an empty dimension of shape {A.shape}")
     out = segment_amax_p(values, indptr=plan.indptr, absent=absent)
     return _placed(A, split, plan, out)

@@ -15,8 +15,8 @@ one core shares all index work.
 from __future__ import annotations
 
 import hashlib
-import operator
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -24,23 +24,26 @@ import numpy as np
 
 from sparsegrad import backends
 from sparsegrad.config import current as settings
+from sparsegrad.device import Device
 from sparsegrad.errors import PatternError
+from sparsegrad.structure.arrays import (
+    Array,
+    as_ids,
+    as_shape,
+    check_offsets,
+    frozen,
+    index_dtype,
+    invert,
+    owned,
+)
 
 __all__ = ["Core", "Pattern"]
 
-Array = Any
 Format = Literal["coo", "csr", "csc"]
 Order = Literal["given", "row", "col"]
 
-INT32_MAX = int(np.iinfo(np.int32).max)
 _SCARCE = 8  # lines an entry from which sorting costs less than a counter for each line
 _FLIP = {"coo": "coo", "csr": "csc", "csc": "csr", "row": "col", "col": "row", "given": "given"}
-
-
-def index_dtype(shape: tuple[int, ...], nnz: int) -> np.dtype:
-    """int32 unless a dimension or the number of entries needs int64."""
-    wide = max((*shape, nnz), default=0) > INT32_MAX
-    return np.dtype(np.int64 if wide else np.int32)
 
 
 class Core:
@@ -55,7 +58,7 @@ class Core:
     def __init__(self, kind: Format, shape: tuple[int, ...], arrays: tuple[Array, ...]) -> None:
         self.kind: Format = kind
         self.shape = shape
-        self.arrays = tuple(_frozen(a) for a in arrays)
+        self.arrays = tuple(frozen(a) for a in arrays)
         self.nnz = int(arrays[-1].size) if arrays else 0
         self._cache: dict[Any, Any] = {}
         self._lock = threading.RLock()
@@ -86,6 +89,29 @@ class Core:
     @property
     def backend(self) -> backends.Backend:
         return backends.for_array(self.arrays[-1])
+
+    @property
+    def device(self) -> Device:
+        return backends.device_of(self.arrays[-1])
+
+    def on(self, device: Device) -> Core:
+        """This core on another device: copied once, and the copy knows the way back, weakly."""
+        if self.device == device:
+            return self
+        home = self._cache.get("home", lambda: None)()
+        if home is not None and home.device == device:
+            return home
+
+        def build() -> Core:
+            host = [self.backend.to_host(a) for a in self.arrays]
+            target = backends.for_device(device)
+            copy = Core(self.kind, self.shape, tuple(target.asarray(a) for a in host))
+            copy._cache["home"] = weakref.ref(self)
+            if "facts" in self._cache:
+                copy._cache["facts"] = self._cache["facts"]
+            return copy
+
+        return self.cached(("on", device), build)
 
     # ---- facts ---------------------------------------------------------------------------------
     def know_canonical(self) -> None:
@@ -177,12 +203,12 @@ class Core:
 
     def _list(self, perm: Array | None) -> tuple[Array, ...]:
         if perm is not None:
-            return tuple(_frozen(c[perm]) for c in self.coords("given"))
+            return tuple(frozen(c[perm]) for c in self.coords("given"))
         if self.kind == "coo":
             return self.arrays
         indptr, minor = self.arrays
         major = self.backend.expand(indptr, self.nnz).astype(minor.dtype, copy=False)
-        major = _frozen(major)
+        major = frozen(major)
         return (major, minor) if self.kind == "csr" else (minor, major)
 
     def ids(self, order: Order, axis: int) -> Array:
@@ -199,7 +225,7 @@ class Core:
 
         def build() -> Array:
             ids = self.coords(("row", "col")[axis])[axis]
-            return _frozen(self.backend.compress(ids, self.shape[axis]))
+            return frozen(self.backend.compress(ids, self.shape[axis]))
 
         return self.cached(("indptr", axis), build)
 
@@ -221,16 +247,6 @@ class Core:
     def __reduce__(self) -> tuple[Any, ...]:
         host = tuple(self.backend.to_host(a) for a in self.arrays)
         return _rebuild, (self.kind, self.shape, host)
-
-
-def invert(perm: Array | None) -> Array | None:
-    """The inverse permutation."""
-    if perm is None:
-        return None
-    xp = backends.for_array(perm).xp
-    out = xp.empty_like(perm)
-    out[perm] = xp.arange(perm.size, dtype=perm.dtype)
-    return out
 
 
 class Pattern:
@@ -271,14 +287,14 @@ class Pattern:
             )
         if not shape:
             raise PatternError("shape: a sparse tensor needs at least one sparse dimension")
-        arrays = [_ids(f"indices[{d}]", part) for d, part in enumerate(parts)]
+        arrays = [as_ids(f"indices[{d}]", part) for d, part in enumerate(parts)]
         if len({a.size for a in arrays}) > 1:
             raise PatternError(f"indices: lengths differ: {[a.size for a in arrays]}")
         dtype = index_dtype(shape, arrays[0].size)
         for d, a in enumerate(arrays):
             if check:
                 backends.for_array(a).check_indices(f"indices[{d}]", a, shape[d])
-            arrays[d] = _own(a, dtype, copy)
+            arrays[d] = owned(a, dtype, copy)
         return cls(Core("coo", shape, tuple(arrays)), "coo")
 
     @classmethod
@@ -302,7 +318,7 @@ class Pattern:
             raise PatternError(f"{fmt}: needs two sparse dimensions, got shape {shape}")
         major = shape[0 if fmt == "csr" else 1]
         minor = shape[1 if fmt == "csr" else 0]
-        ptr, ids = _ids("indptr", indptr), _ids("indices", indices)
+        ptr, ids = as_ids("indptr", indptr), as_ids("indices", indices)
         if ptr.size != major + 1:
             raise PatternError(
                 f"indptr: expected length {major + 1} for {fmt} of shape {shape}, got {ptr.size}"
@@ -311,7 +327,7 @@ class Pattern:
             check_offsets("indptr", ptr, ids.size)
             backends.for_array(ids).check_indices("indices", ids, minor)
         dtype = index_dtype(shape, ids.size)
-        return cls(Core(fmt, shape, (_own(ptr, dtype, copy), _own(ids, dtype, copy))), fmt)
+        return cls(Core(fmt, shape, (owned(ptr, dtype, copy), owned(ids, dtype, copy))), fmt)
 
     # ---- what users read -----------------------------------------------------------------------
     @property
@@ -370,6 +386,18 @@ class Pattern:
         return self.core.unique and self.core.moves(self.order, canonical) is None
 
     @property
+    def device(self) -> Device:
+        """Where the index arrays live."""
+        return self.core.device
+
+    def to_device(self, device: str | Device) -> Pattern:
+        """This pattern on another device; the copy is made once and kept."""
+        core = self.core.on(backends.named(device))
+        if core is self.core:
+            return self
+        return Pattern(core, self.format, self.order, self.transposed)
+
+    @property
     def T(self) -> Pattern:
         """The transposed pattern: O(1), another handle on the same core."""
         self._two_dimensional("T")
@@ -416,7 +444,7 @@ class Pattern:
         """Like `rows`, with columns rising within each row."""
         self._two_dimensional("sorted_rows")
         axis = self._axis(0)
-        order: Order = ("row", "col")[axis]  # type: ignore[assignment]
+        order: Order = ("row", "col")[axis]
         if self.core.moves(self.order, order) is None:
             order = self.order
         return (
@@ -459,6 +487,8 @@ class Pattern:
         """
         if self.shape != other.shape or self.nnz != other.nnz:
             return False
+        if self.core is not other.core and self.device != other.device:
+            return self.same_as(other.to_device(self.device))
         if self.core is not other.core:
             if self.core.fingerprint() != other.core.fingerprint():
                 return False
@@ -493,54 +523,3 @@ class Pattern:
 
 def _rebuild(kind: Format, shape: tuple[int, ...], arrays: tuple[Array, ...]) -> Core:
     return Core(kind, shape, arrays)
-
-
-def as_shape(shape: Any) -> tuple[int, ...]:
-    """`shape` as a tuple of non-negative ints."""
-    try:
-        sizes = tuple(operator.index(n) for n in shape)
-    except TypeError:
-        raise PatternError(f"shape: expected a tuple of integers, got {shape!r}") from None
-    if any(n < 0 for n in sizes):
-        raise PatternError(f"shape: sizes must not be negative, got {sizes}")
-    return sizes
-
-
-def _ids(name: str, ids: Any) -> Array:
-    array = ids if hasattr(ids, "dtype") else np.asarray(ids)
-    array = getattr(array, "data", array) if not isinstance(array, np.ndarray) else array
-    if array.size == 0 and array.dtype.kind == "f":
-        array = array.astype(np.int32)  # an empty Python list
-    if array.dtype.kind not in "iu":
-        raise PatternError(f"{name}: indices must be integers, got {array.dtype}")
-    if array.ndim != 1:
-        raise PatternError(f"{name}: expected one dimension, got shape {array.shape}")
-    return array
-
-
-def _own(array: Array, dtype: np.dtype, copy: bool) -> Array:
-    out = array.astype(dtype, copy=copy)
-    return array[:] if out is array else out  # a view: the user's array stays writable
-
-
-def _frozen(array: Array) -> Array:
-    """The array, made read-only where the library can: many handles share it."""
-    if isinstance(array, np.ndarray):
-        array.flags.writeable = False
-    return array
-
-
-def check_offsets(name: str, offsets: Any, nnz: int) -> Array:
-    """Offsets (s + 1,) as an index array; PatternError unless they rise from 0 to nnz."""
-    ptr = _ids(name, offsets)
-    if ptr.size == 0 or int(ptr[0]) != 0:
-        raise PatternError(f"{name}: must start at 0, got {ptr[:1].tolist()}")
-    if int(ptr[-1]) != nnz:
-        raise PatternError(f"{name}: must end at nnz = {nnz}, got {int(ptr[-1])}")
-    falls = ptr[1:] < ptr[:-1]
-    if bool(falls.any()):
-        at = int(falls.argmax())
-        raise PatternError(
-            f"{name}: must not fall, got {int(ptr[at])} then {int(ptr[at + 1])} at {at}"
-        )
-    return ptr.astype(index_dtype((ptr.size,), nnz), copy=False)

@@ -95,7 +95,7 @@ ROWS = [
         OpCase(f"softmax[sparse,{dim}]", lambda a, dim=dim: sg.softmax(a, dim),
                lambda a, dim=dim: ref_masked_softmax(a.dense(), a.mask(), dim), one_sparse,
                None, FORMATS, raw=True, huge=lambda d: ((d.huge(),), {}), errors=(
-            (lambda: sg.softmax(eye(), 2), sg.ShapeError, "softmax: needs two sparse dimensions"),
+            (lambda: sg.softmax(eye(), 2), sg.ShapeError, "softmax: dim 2 is outside the 2 dimensions"),
         ))
         for dim in (0, 1)
     ),

@@ -9,19 +9,25 @@
 """
 
 from sparsegrad.nn import init
-from sparsegrad.nn.graph import GCNConv, gcn_norm
+from sparsegrad.nn.graph import GCNConv, GINConv, LightGCN, SAGEConv, gcn_norm
+from sparsegrad.nn.graph_attention import GATConv, GATv2Conv
 from sparsegrad.nn.layers import Dropout, Linear, ReLU, Sequential
 from sparsegrad.nn.module import LoadResult, Module
 from sparsegrad.nn.parameter import Parameter, SparseParameter
 
 __all__ = [
     "Dropout",
+    "GATConv",
+    "GATv2Conv",
     "GCNConv",
+    "GINConv",
+    "LightGCN",
     "Linear",
     "LoadResult",
     "Module",
     "Parameter",
     "ReLU",
+    "SAGEConv",
     "Sequential",
     "SparseParameter",
     "gcn_norm",

@@ -8,6 +8,7 @@ from sparsegrad.ops import (
     index,
     rearrange,
     reduce,
+    scattering,
     segment,
     shape,
     sparse_diagonal,
@@ -32,6 +33,7 @@ from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
+from sparsegrad.ops.scattering import *  # noqa: F403
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
 from sparsegrad.ops.sparse_diagonal import *  # noqa: F403
@@ -54,6 +56,7 @@ FAMILIES = (
     index,
     rearrange,
     reduce,
+    scattering,
     segment,
     shape,
     sparse_diagonal,

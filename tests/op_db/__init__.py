@@ -11,6 +11,7 @@ from op_db import (
     rows_products,
     rows_rearrange,
     rows_reduce,
+    rows_scatter,
     rows_sparse,
     rows_structure,
 )
@@ -22,6 +23,7 @@ OP_DB = [
     *rows_products.ROWS,
     *rows_rearrange.ROWS,
     *rows_reduce.ROWS,
+    *rows_scatter.ROWS,
     *rows_sparse.ROWS,
     *rows_structure.ROWS,
 ]

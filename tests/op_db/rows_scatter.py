@@ -1,0 +1,109 @@
+# ruff: noqa: E501, F405  (a row is read as a row)
+"""Rows of gather, scatter and their kin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import sparsegrad as sg
+from op_db.case import FORMATS, OpCase
+from op_db.samples import *  # noqa: F403
+from sparsegrad.ops import scattering as S
+
+I1 = np.array([[0, 2], [1, 1], [2, 0]])  # along dim 0 of (3, 4): smaller along dim 1
+I2 = np.array([[3, 0, 0], [1, 1, 2]])  # along dim 1 of (3, 4): smaller along dim 0
+DOUBLE = np.array([2, 0, 2])
+MASK = np.array([True, False, True, True])
+
+
+def of(*sizes: tuple[int, ...]) -> Any:
+    return lambda d: iter([(tuple(d.dense(*s) for s in sizes), {})])
+
+
+def ref_gather(x: np.ndarray, axis: int, index: np.ndarray) -> np.ndarray:
+    part = x[tuple(slice(None) if d == axis else slice(n) for d, n in enumerate(index.shape))]
+    return np.take_along_axis(part, index, axis)
+
+
+def ref_scatter(
+    x: np.ndarray, axis: int, index: np.ndarray, src: np.ndarray, add: bool = False
+) -> np.ndarray:
+    out = x.copy()
+    for at in np.ndindex(index.shape):
+        place = (*at[:axis], index[at], *at[axis + 1 :])
+        out[place] = out[place] * add + src[at]
+    return out
+
+
+def ref_index(x: np.ndarray, axis: int, source: np.ndarray, add: bool) -> np.ndarray:
+    out, src = np.moveaxis(x.copy(), axis, 0), np.moveaxis(source, axis, 0)
+    for e, i in enumerate(DOUBLE):
+        out[i] = out[i] * add + src[e]
+    return np.moveaxis(out, 0, axis)
+
+
+def assigned(x: np.ndarray, at: Any, values: Any) -> np.ndarray:
+    out = x.copy()
+    out[at] = values
+    return out
+
+
+def row(
+    name: str, op: Any, ref: Any, samples: Any, primitive: str | None = None, **kw: Any
+) -> OpCase:
+    return OpCase(name, op, ref, samples, primitive, bilinear=True, **kw)
+
+
+ROWS = [
+    *(row(f"gather[{kind},{axis}]", lambda x, i=i, axis=axis, kind=kind: sg.gather(x, axis, sg.tensor(i), kind == "sparse"),
+          lambda x, i=i, axis=axis: ref_gather(x, axis, i), of((3, 4)), "gather_p")
+      for kind in ("sparse", "dense") for axis, i in ((0, I1), (1, I2))),
+    row("gather[empty]", lambda x: sg.gather(x, -1, np.zeros((3, 0), int)), lambda x: x[:, :0], of((3, 2)), errors=(
+        (lambda: sg.gather(sg.ones(2, 2), 0, sg.tensor([0])), sg.ShapeError, r"gather: index must .*index: \(1,\), input: \(2, 2\)"),
+        (lambda: sg.gather(sg.ones(2, 2), 0, [[0, 1, 0]]), sg.ShapeError, r"gather: .* index: \(1, 3\)"),
+        (lambda: sg.gather(sg.ones(2, 2), 0, [[2, 0]]), sg.PatternError, r"gather: index: index 2 at position 0 is outside \[0, 2\)"),
+        (lambda: sg.gather(sg.ones(2, 2), 0, [[0.5, 0]]), IndexError, "expected integers"),
+        (lambda: sg.gather(sg.ones(2, 2), 2, [[0, 0]]), sg.ShapeError, "gather: dim 2 is outside the 2"),
+        (lambda: sg.gather(eye(), 0, [[0, 0]]), TypeError, "gather: needs a dense input"),)),
+    row("put_along", lambda x: S.put_along_p(x, index=I1, axis=0, shape=(3, 4)),
+        lambda x: ref_scatter(np.zeros((3, 4)), 0, I1, x, True), of((3, 2)), "put_along_p"),
+    row("take_along_dim", lambda x: sg.take_along_dim(x, [[1, 1, 0]], 1), lambda x: np.take_along_axis(x, np.array([[1, 1, 0]]), 1),
+        of((3, 4)), errors=(
+        (lambda: sg.take_along_dim(sg.ones(3, 4), sg.tensor([[0], [0]]), 1), sg.ShapeError, "take_along_dim: indices"),)),
+    row("take_along_dim[broadcast]", lambda x: sg.take_along_dim(x, I2, 1), lambda x: np.take_along_axis(np.repeat(x, 2, 0), I2, 1), of((1, 4))),
+    row("take_along_dim[flat]", lambda x: sg.take_along_dim(x, [5, 0, 5]), lambda x: x.reshape(-1)[[5, 0, 5]], of((2, 3))),
+    *(row(f"scatter_add[{axis}]", lambda x, s, i=i, axis=axis: sg.scatter_add(x, axis, sg.tensor(i), s),
+          lambda x, s, i=i, axis=axis: ref_scatter(x, axis, i, s, True), of((3, 4), (3, 4)), errors=(
+        (lambda: sg.scatter_add(sg.ones(3), 0, [0, 1], sg.ones(1)), sg.ShapeError, "scatter_add: src must cover the index"),
+        (lambda: sg.scatter_add(sg.ones(3), 0, [0, 3], sg.ones(2)), sg.PatternError, "scatter_add: index: index 3"),))
+      for axis, i in ((0, I1), (1, I2))),
+    *(row(f"scatter[{axis}]", lambda x, s, i=i, axis=axis: sg.scatter(x, axis, sg.tensor(i), s),
+          lambda x, s, i=i, axis=axis: ref_scatter(x, axis, i, s), of((3, 4), (3, 4))) for axis, i in ((0, I1), (1, I2))),
+    OpCase("scatter[number]", lambda x: sg.scatter(x, 0, I1, 7.0), lambda x: ref_scatter(x, 0, I1, np.full((3, 2), 7.0)), of((3, 4))),
+    *(row(f"{op}[{axis}]", lambda x, s, op=op, axis=axis: getattr(sg, op)(x, axis, sg.tensor(DOUBLE), s),
+          lambda x, s, op=op, axis=axis: ref_index(x, axis, s, op == "index_add"), of(*sizes), errors=(
+        (lambda op=op: getattr(sg, op)(sg.ones(3, 2), 0, [0], sg.ones(1, 3)), sg.ShapeError, rf"{op}: source must have shape \(1, 2\)"),))
+      for op in ("index_add", "index_copy") for axis, sizes in ((0, ((3, 4), (3, 4))), (-1, ((2, 5), (2, 3))))),
+    row("index_add[alpha]", lambda x, s: sg.index_add(x, 0, DOUBLE, s, alpha=-2), lambda x, s: ref_index(x, 0, -2 * s, True), of((4,), (3,))),
+    OpCase("index_fill", lambda x: sg.index_fill(x, 1, [0, 2], -1), lambda x: assigned(x, (slice(None), [0, 2]), -1), of((2, 4)), errors=(
+        (lambda: sg.index_fill(sg.arange(3), 0, [0], 0.5), sg.DtypeError, "index_fill: 0.5 does not fit the dtype int64"),)),
+    *(row(f"index_put[{kind}]", lambda x, v, at=at: sg.index_put(x, at, v), lambda x, v, at=at: assigned(x, at, v), of((3, 4), size))
+      for kind, at, size in (("array", DOUBLE, (3, 4)), ("arrays", (np.array([0, 2]), np.array([1, -1])), (2,)),
+                             ("slice", np.s_[:2, ::2], (2, 1)), ("mask", np.array([True, False, True]), (4,)))),
+    row("index_put[accumulate]", lambda x, v: sg.index_put(x, (DOUBLE,), v, accumulate=True),
+        lambda x, v: ref_index(x, 0, v, True), of((3, 4), (3, 4)), errors=(
+        (lambda: sg.index_put(sg.ones(3), 5, 1.0), IndexError, "index_put: index 5 is out of bounds"),
+        (lambda: sg.index_put(sg.ones(3), [DOUBLE], sg.ones(2)), sg.ShapeError, r"index_put: values \(2,\) do not broadcast"),)),
+    OpCase("masked_fill", lambda x: sg.masked_fill(x, sg.tensor(MASK), 3.0), lambda x: np.where(MASK, 3.0, x), of((3, 4)), errors=(
+        (lambda: sg.masked_fill(sg.ones(2), sg.ones(2), 0), sg.DtypeError, "masked_fill: mask must be bool, got float32"),
+        (lambda: sg.masked_fill(sg.ones(2), [True, False], sg.ones(2)), sg.ShapeError, "masked_fill: value must be a number"),
+        (lambda: sg.masked_fill(sg.arange(2), [True, False], 0.5), sg.DtypeError, "masked_fill: 0.5 does not fit"),)),
+    row("masked_fill[tensor]", lambda x, v: sg.masked_fill(x, MASK, v.sum()), lambda x, v: np.where(MASK, v.sum(), x), of((3, 4), (2,))),
+    row("masked_select", lambda x: sg.masked_select(x, MASK), lambda x: np.broadcast_to(x, (3, 4))[:, MASK].reshape(-1), of((3, 4)), errors=(
+        (lambda: sg.masked_select(sg.ones(2), MASK), sg.ShapeError, "masked_select: .*mask"),)),
+    row("masked_select[broadcast]", lambda x: sg.masked_select(x, MASK), lambda x: np.broadcast_to(x, (3, 4))[:, MASK].reshape(-1), of((3, 1))),
+    OpCase("nonzero", lambda x: sg.nonzero(x > 0), lambda x: np.argwhere(x > 0), lambda d: iter([((d.dense(3, 4),), {}), ((d.dense(0, 4),), {})]), order=0),
+    OpCase("nonzero[sparse]", lambda a: sg.nonzero(a), np.argwhere, one_sparse, None, FORMATS, order=0),
+]  # fmt: skip

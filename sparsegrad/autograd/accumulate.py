@@ -235,7 +235,7 @@ class _Algebra:
             return not any(_holds(s, data) for s in saved)
         if _owner(data) is not _owner(memory) or not g_owned:
             return False
-        return all(n < 2 or s != 0 for n, s in zip(data.shape, data.strides, strict=True))
+        return _writable(data)
 
     def alone(self, results: Any, i: int) -> bool:
         """Whether no other result of the same rules shares the memory of result `i`."""
@@ -269,7 +269,7 @@ class _Algebra:
             if isinstance(g, SparseSum) or (not owned and (held is None or g._is_sparse)):
                 g = _copied(g)  # terms wait to be merged: nobody else may change them
             if held is not None:
-                mine = isinstance(held, Tensor) and not held._requires_grad and _writable(held)
+                mine = isinstance(held, Tensor) and not held._requires_grad and _writable(held.data)
                 g = self.add(held, g, mine)
                 if mine:
                     g._bump()
@@ -312,7 +312,9 @@ def _sum_sparse_to(g: SparseTensor, shape: tuple[int, ...], op: str) -> Any:
     lead = g.ndim - len(shape)
     dims = {*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1)}
     if lead >= 0 and all(d in dims for d in range(g.sparse_dim)):
-        return _sum_to(sum_p(g.values, axis=(0,)), shape, op)
+        total = sum_p(g.values, axis=(0,))
+        total = reshape_p(total, shape=(*(1,) * g.sparse_dim, *total.shape))
+        return _sum_to(total, shape, op)
     if lead == 0 and not any(d in dims and g.shape[d] != 1 for d in range(g.sparse_dim)):
         values = _sum_to(g.values, (g.nnz, *shape[g.sparse_dim :]), op)
         return wrap(values, g.pattern)
@@ -341,8 +343,10 @@ def _owner(array: Any) -> Any:
     return array if array.base is None else array.base
 
 
-def _writable(x: Tensor) -> bool:
-    return all(s != 0 or n < 2 for n, s in zip(x.data.shape, x.data.strides, strict=True))
+def _writable(data: Any) -> bool:
+    """Neither read-only (as what NumPy broadcasts is, even to its own shape) nor repeated."""
+    repeated = any(s == 0 and n > 1 for n, s in zip(data.shape, data.strides, strict=True))
+    return not repeated and getattr(data.flags, "writeable", True)
 
 
 def _detached(g: Any) -> Any:

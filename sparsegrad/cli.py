@@ -9,13 +9,14 @@ import os
 import platform
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import sparsegrad as sg
 from sparsegrad import backends
 from sparsegrad.data.planetoid import FOLDER_VARIABLE
-from sparsegrad.recipes import GCNResult, train_gcn
+from sparsegrad.recipes import TrainingResult, train_gat, train_gcn
 
 try:
     import typer
@@ -32,55 +33,104 @@ _DATA = ("sbm", "cora", "citeseer", "pubmed")
 _DEVICES = ("auto", "cpu", "cuda")
 
 
-# ---- sparsegrad train gcn ----------------------------------------------------------------------
-def gcn(
-    data: Annotated[
+# ---- sparsegrad train --------------------------------------------------------------------------
+if _missing is None:
+    _Data = Annotated[
         str,
         typer.Option(
             help="sbm (generated, needs no file), cora, citeseer or pubmed (from the folder that "
             f"the environment variable {FOLDER_VARIABLE} names)."
         ),
-    ] = "sbm",
-    seed: Annotated[int, typer.Option(help="Seed of initialisation and dropout.")] = 0,
-    seeds: Annotated[
+    ]
+    _Seed = Annotated[int, typer.Option(help="Seed of initialisation and dropout.")]
+    _Seeds = Annotated[
         str | None, typer.Option(help="Several runs: 0-9, or 1,5,7. Prints mean ± deviation.")
-    ] = None,
-    epochs: Annotated[int, typer.Option(help="Updates of the weights.")] = 200,
-    hidden: Annotated[int, typer.Option(help="Width of the hidden layer.")] = 16,
-    lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 0.01,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    json_file: Annotated[
+    ]
+    _Epochs = Annotated[int, typer.Option(help="Updates of the weights.")]
+    _MostEpochs = Annotated[int, typer.Option(help="Updates of the weights, at most.")]
+    _Patience = Annotated[
+        int, typer.Option(help="Epochs without a better validation before it stops.")
+    ]
+    _Hidden = Annotated[int, typer.Option(help="Width of the hidden layer (of each head).")]
+    _Heads = Annotated[int, typer.Option(help="Attention heads of the hidden layer.")]
+    _Rate = Annotated[float, typer.Option(help="Learning rate of Adam.")]
+    _Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+    _Json = Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the results of each run.")
-    ] = None,
+    ]
+
+
+def gcn(
+    data: _Data = "sbm",
+    seed: _Seed = 0,
+    seeds: _Seeds = None,
+    epochs: _Epochs = 200,
+    hidden: _Hidden = 16,
+    lr: _Rate = 0.01,
+    device: _Device = "auto",
+    json_file: _Json = None,
 ) -> None:
     """Train a two-layer graph convolutional network (Kipf and Welling, ICLR 2017)."""
+    settings = {"epochs": epochs, "hidden": hidden, "lr": lr}
+    _train("gcn", train_gcn, data, seed, seeds, device, json_file, settings)
+
+
+def gat(
+    data: _Data = "sbm",
+    seed: _Seed = 0,
+    seeds: _Seeds = None,
+    epochs: _MostEpochs = 1000,
+    patience: _Patience = 100,
+    hidden: _Hidden = 8,
+    heads: _Heads = 8,
+    lr: _Rate = 0.005,
+    device: _Device = "auto",
+    json_file: _Json = None,
+) -> None:
+    """Train a two-layer graph attention network (Velickovic et al., ICLR 2018)."""
+    settings = {"epochs": epochs, "patience": patience, "hidden": hidden, "heads": heads, "lr": lr}
+    _train("gat", train_gat, data, seed, seeds, device, json_file, settings)
+
+
+def _train(
+    recipe: str,
+    run: Callable[..., TrainingResult],
+    data: str,
+    seed: int,
+    seeds: str | None,
+    device: str,
+    json_file: Path | None,
+    settings: dict[str, Any],
+) -> None:
+    """Check the arguments, run each seed, print and write the results."""
     try:
         chosen = _seeds(seeds) if seeds is not None else [seed]
         _check_one_of("--data", data, _DATA)
         _check_one_of("--device", device, _DEVICES)
-        for option, value, least in (("--epochs", epochs, 1), ("--hidden", hidden, 1)):
-            if value < least:
-                raise ValueError(f"{option} must be at least {least}, got {value}")
-        if not lr > 0:
-            raise ValueError(f"--lr must be greater than 0, got {lr}")
+        for option, value in settings.items():
+            if option != "lr" and value < 1:
+                raise ValueError(f"--{option} must be at least 1, got {value}")
+        if not settings["lr"] > 0:
+            raise ValueError(f"--lr must be greater than 0, got {settings['lr']}")
         if min(chosen) < 0:
             raise ValueError(f"a seed must not be negative, got {min(chosen)}")
         if json_file is not None:
             _check_writable(json_file)
-        settings = {"epochs": epochs, "hidden": hidden, "lr": lr}
         where = _device(device)
         graph = sg.data.sbm() if data == "sbm" else sg.data.planetoid(data)
         typer.echo(repr(graph))
-        results = _runs(graph, chosen, {**settings, "device": where})
+        results = _runs(run, graph, chosen, {**settings, "device": where})
         if json_file is not None:
-            _write(json_file, _record(data, where, settings, results))
+            _write(json_file, _record(recipe, data, where, settings, results))
     except (sg.SparsegradError, ValueError, OSError) as error:
         _fail(error)
     typer.echo(_summary(results))
 
 
-def _runs(graph: Any, seeds: list[int], settings: dict[str, Any]) -> dict[int, GCNResult]:
-    results: dict[int, GCNResult] = {}
+def _runs(
+    run: Callable[..., TrainingResult], graph: Any, seeds: list[int], settings: dict[str, Any]
+) -> dict[int, TrainingResult]:
+    results: dict[int, TrainingResult] = {}
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -97,16 +147,16 @@ def _runs(graph: Any, seeds: list[int], settings: dict[str, Any]) -> dict[int, G
             def show(row: dict[str, float], progress: Any = progress, task: Any = task) -> None:
                 progress.update(task, advance=1, accuracy=_percent(row["val_accuracy"]))
 
-            results[seed] = train_gcn(graph, seed=seed, on_epoch=show, **settings)
-        run = results[seed]
+            results[seed] = run(graph, seed=seed, on_epoch=show, **settings)
+        found = results[seed]
         typer.echo(
-            f"seed {seed}: test accuracy {_percent(run.test_accuracy)}, validation "
-            f"{_percent(run.val_accuracy)} at epoch {run.best_epoch}"
+            f"seed {seed}: test accuracy {_percent(found.test_accuracy)}, validation "
+            f"{_percent(found.val_accuracy)} at epoch {found.best_epoch}"
         )
     return results
 
 
-def _summary(results: dict[int, GCNResult]) -> str:
+def _summary(results: dict[int, TrainingResult]) -> str:
     """The line that a newcomer reads."""
     runs = list(results.values())
     mean, deviation = _mean_and_deviation([run.test_accuracy for run in runs])
@@ -123,13 +173,17 @@ def _summary(results: dict[int, GCNResult]) -> str:
 
 
 def _record(
-    data: str, device: str, settings: dict[str, Any], results: dict[int, GCNResult]
+    recipe: str,
+    data: str,
+    device: str,
+    settings: dict[str, Any],
+    results: dict[int, TrainingResult],
 ) -> dict[str, Any]:
     """What --json writes: settings, versions, and one entry a run."""
     mean, deviation = _mean_and_deviation([run.test_accuracy for run in results.values()])
     first = next(iter(results.values()))
     return {
-        "recipe": "gcn",
+        "recipe": recipe,
         "data": data,
         "settings": settings,
         "device": device,
@@ -144,6 +198,7 @@ def _record(
                 "test_accuracy": run.test_accuracy,
                 "val_accuracy": run.val_accuracy,
                 "best_epoch": run.best_epoch,
+                "epochs": len(run.history),
                 "final_loss": run.history[-1]["loss"],
                 "ms_per_epoch": round(1000 * run.seconds_per_epoch, 3),
             }
@@ -264,6 +319,7 @@ def _application() -> Any:
     )
     train = typer.Typer(help="Train a model.", no_args_is_help=True, rich_markup_mode=None)
     train.command("gcn")(gcn)
+    train.command("gat")(gat)
     application.add_typer(train, name="train")
     application.command("info")(info)
     return application

@@ -41,6 +41,25 @@ def test_train_gcn():
     )
 
 
+def test_train_gat(tmp_path):
+    file = tmp_path / "run.json"
+    args = ("--epochs", 2, "--hidden", 2, "--heads", 3, "--patience", 7, "--json", file)
+    result = run("train", "gat", *args)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip().splitlines()[-1].startswith("Test accuracy ")
+    record = json.loads(file.read_text())
+    assert record["recipe"] == "gat"
+    expected = {"epochs": 2, "patience": 7, "hidden": 2, "heads": 3, "lr": 0.005}
+    assert record["settings"] == expected and record["runs"][0]["epochs"] == 2
+
+
+@pytest.mark.parametrize("option", ["--epochs", "--patience", "--hidden", "--heads"])
+def test_gat_errors_are_one_line(option):
+    result = run("train", "gat", option, 0)
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1
+    assert f"{option} must be at least 1, got 0" in result.stderr
+
+
 def test_several_seeds():
     result = run("train", "gcn", "--epochs", 2, "--seeds", "0-2,1,5")
     assert result.exit_code == 0, result.output
@@ -111,7 +130,9 @@ def test_unknown_options_and_values():
         assert result.exit_code == 2 and "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("args", [[], ["train"], ["--help"], ["train", "gcn", "--help"]])
+@pytest.mark.parametrize(
+    "args", [[], ["train"], ["--help"], ["train", "gcn", "--help"], ["train", "gat", "--help"]]
+)
 def test_help(args):
     result = run(*args)
     assert result.exit_code in (0, 2)

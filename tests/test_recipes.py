@@ -1,6 +1,7 @@
 """Data sets, and training runs on them."""
 
 import dataclasses
+import inspect
 import io
 import os
 
@@ -9,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegrad as sg
-from sparsegrad.recipes import train_gcn
+from sparsegrad.recipes import train_gat, train_gcn
 
 FOLDER = os.environ.get("SPARSEGRAD_DATA")
 needs_data = pytest.mark.skipif(
@@ -274,3 +275,49 @@ def test_cora():
     """One seed of ten; all of them: bench/results/gcn-cora.json."""
     result = train_gcn(sg.data.planetoid("cora"), seed=0)
     assert result.test_accuracy > 0.79
+
+
+# --- the attention network ---------------------------------------------------------------------
+
+
+def test_gat_learns(graph):
+    result = train_gat(graph, epochs=60, hidden=4, heads=4)
+    assert result.test_accuracy > 0.8
+    assert result.history[-1]["loss"] < result.history[0]["loss"] - 0.1
+
+
+def test_gat_result(graph):
+    rows = []
+    result = train_gat(graph, epochs=4, hidden=2, heads=2, on_epoch=rows.append)
+    assert rows == result.history and [row["epoch"] for row in rows] == [1, 2, 3, 4]
+    assert result.val_accuracy == rows[result.best_epoch - 1]["val_accuracy"]
+    logits = result.model.eval()(graph.features, graph.adjacency).detach().data[graph.test.data]
+    hits = logits.argmax(1) == graph.labels.data[graph.test.data]
+    assert result.test_accuracy == hits.mean()
+
+
+def test_gat_stops_when_validation_does_not_improve(graph):
+    result = train_gat(graph, epochs=60, patience=3, hidden=1, heads=1, lr=10.0)
+    last = len(result.history)
+    assert last < 60
+    before, after = result.history[: last - 3], result.history[last - 3 :]
+    assert max(r["val_accuracy"] for r in after) < max(r["val_accuracy"] for r in before)
+    assert min(r["val_loss"] for r in after) > min(r["val_loss"] for r in before)
+
+
+def test_gat_is_reproducible(graph):
+    first, second, other = (
+        train_gat(graph, epochs=3, hidden=2, heads=2, seed=seed) for seed in (7, 7, 8)
+    )
+    assert first.history == second.history != other.history
+
+
+def test_gat_errors(graph):
+    for name in ("epochs", "patience"):
+        with pytest.raises(ValueError, match=f"train_gat: {name} must be at least 1, got 0"):
+            train_gat(graph, **{name: 0})
+
+
+@pytest.mark.parametrize("recipe", [train_gcn, train_gat])
+def test_recipes_are_short(recipe):
+    assert len(inspect.getsource(recipe).splitlines()) < 100

@@ -1,4 +1,4 @@
-"""Graph convolutions. `gcn_norm`, the normalised adjacency they work on, is an op, `sg.gcn_norm`."""
+"""Graph convolutions. `gcn_norm`, the normalised adjacency of GCN, is an op, `sg.gcn_norm`."""
 
 from __future__ import annotations
 

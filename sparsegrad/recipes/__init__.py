@@ -1,5 +1,7 @@
 """Whole training runs, each a function short enough to copy and change."""
 
-from sparsegrad.recipes.gcn import GCN, GCNResult, train_gcn
+from sparsegrad.recipes.gat import GAT, train_gat
+from sparsegrad.recipes.gcn import GCN, train_gcn
+from sparsegrad.recipes.result import TrainingResult
 
-__all__ = ["GCN", "GCNResult", "train_gcn"]
+__all__ = ["GAT", "GCN", "TrainingResult", "train_gat", "train_gcn"]

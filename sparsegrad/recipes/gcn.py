@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import sparsegrad as sg
+from sparsegrad.recipes.result import TrainingResult
 
 
 class GCN(sg.nn.Module):
@@ -26,20 +26,6 @@ class GCN(sg.nn.Module):
         return self.second(self.dropout(x), A_hat)
 
 
-@dataclass(frozen=True)
-class GCNResult:
-    """What a run gave. Accuracies lie in [0, 1]; `history` has one row an epoch."""
-
-    test_accuracy: float
-    val_accuracy: float
-    best_epoch: int
-    seconds_per_epoch: float  # median, one update without the evaluation
-    adjacency_bytes: int  # of A_hat, indices included
-    dense_adjacency_bytes: int  # of an array (n, n) of the same dtype
-    history: list[dict[str, float]]
-    model: GCN
-
-
 def train_gcn(
     graph: sg.data.Graph,
     *,
@@ -51,7 +37,7 @@ def train_gcn(
     seed: int = 0,
     device: str = "cpu",
     on_epoch: Callable[[dict[str, float]], None] | None = None,
-) -> GCNResult:
+) -> TrainingResult:
     """Train on `graph.train`, keep the epoch that is best on `graph.val`, read `graph.test` once.
 
     weight_decay: on the first layer only, as published.
@@ -108,7 +94,7 @@ def train_gcn(
                 on_epoch(history[-1])
         model.load_state_dict(state)
         _, test_accuracy = loss_and_accuracy(graph.test)
-    return GCNResult(
+    return TrainingResult(
         test_accuracy=test_accuracy,
         val_accuracy=best[0],
         best_epoch=best_epoch,

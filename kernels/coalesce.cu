@@ -18,6 +18,8 @@
 //           run's parts in order.
 // Bytes     pack i d + key; flag key 32 (sector of a gather) + 8 + i; scatter about 8 + 3 i;
 //           sum nnz * (i + i + s D) + u s D, gathers of D = 1 cost up to a sector of 32 each.
+// Segments  that are empty are legal in sum, sum_rows and join, which leave their place in `out` as
+//           it is: the caller fills it with zeros.
 // Numbers   fp16 and bf16 are summed in fp32. No float atomics: bitwise the same from run to run,
 //           for one tile size. Duplicates are added in input order (sum_rows), scalars by a fixed
 //           tree (sum).
@@ -184,7 +186,7 @@ sg_coalesce_sum_rows(const T* __restrict__ values, const I* __restrict__ order_o
     };
 
     for (int i = 0; i < rows; i += 4) {
-      unsigned int starts = 0;  // one bit a row: a new segment begins, which is always s + 1
+      unsigned int starts = 0;  // one bit a row: a new segment begins
       T row[4][V];
       #pragma unroll
       for (int u = 0; u < 4; ++u) {  // past the end, the last row once more
@@ -198,7 +200,7 @@ sg_coalesce_sum_rows(const T* __restrict__ values, const I* __restrict__ order_o
         if (i + u >= rows) break;
         if (starts >> u & 1) {
           flush();
-          ++s;
+          s = segment[first + i + u];  // not always s + 1: a segment may be empty
           #pragma unroll
           for (int v = 0; v < V; ++v) sum[v] = A(0);
         }

@@ -8,7 +8,7 @@
 tensor([9., 6.])
 """
 
-from sparsegrad import autograd, create, data, errors, io, nn, ops, optim, policy
+from sparsegrad import autograd, create, cuda, data, errors, io, nn, ops, optim, policy
 from sparsegrad.autograd import Function, gradcheck, gradgradcheck
 from sparsegrad.config import config
 from sparsegrad.create import *  # noqa: F403
@@ -43,7 +43,6 @@ from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
-from sparsegrad.ops.scattering import *  # noqa: F403
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
 from sparsegrad.ops.sparse_diagonal import *  # noqa: F403
@@ -55,6 +54,7 @@ from sparsegrad.ops.sparse_prune import *  # noqa: F403
 from sparsegrad.ops.sparse_shape import *  # noqa: F403
 from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
+from sparsegrad.ops.transfer import *  # noqa: F403
 from sparsegrad.ops.trigonometric import *  # noqa: F403
 from sparsegrad.ops.unary import *  # noqa: F403
 from sparsegrad.policy import calibrate, should_use_sparse
@@ -78,6 +78,7 @@ __all__ = [
     "complex128",
     "complex64",
     "config",
+    "cuda",
     "data",
     "densify",
     "enable_grad",

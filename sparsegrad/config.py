@@ -37,6 +37,8 @@ class Settings:
         a dense temporary; 0 never.
     check_invariants: check every pattern that is made, also those that skip the check or that
         ops make; for finding faults, not for speed.
+    deterministic: only kernels whose results have the same bits in every run, also on CUDA, at
+        the price of some speed. Those on the CPU always do.
     """
 
     backend: str = "auto"
@@ -47,6 +49,7 @@ class Settings:
     min_nnz_for_sparse: int = 100
     auto_convert_threshold: float = 0.2
     check_invariants: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():

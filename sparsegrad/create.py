@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad import dtypes, random
+from sparsegrad import backends, dtypes, random
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.sparse_structure import to_sparse
 from sparsegrad.sparse_tensor import SparseTensor, compressed, wrap
@@ -82,28 +82,36 @@ def _float(dtype: Any) -> np.dtype:
     return dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
 
 
-def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """Zeros of shape `size`, given as integers or one tuple."""
-    return Tensor(np.zeros(_size("zeros", size), _float(dtype)), requires_grad=requires_grad)
+    xp = backends.for_device(device or "cpu").xp
+    return Tensor(xp.zeros(_size("zeros", size), _float(dtype)), requires_grad=requires_grad)
 
 
-def ones(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def ones(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """Ones of shape `size`, given as integers or one tuple."""
-    return Tensor(np.ones(_size("ones", size), _float(dtype)), requires_grad=requires_grad)
+    xp = backends.for_device(device or "cpu").xp
+    return Tensor(xp.ones(_size("ones", size), _float(dtype)), requires_grad=requires_grad)
 
 
-def full(size: Any, fill_value: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def full(
+    size: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    device: Any = None,
+) -> Tensor:
     """A tensor of shape `size` with one value everywhere."""
-    value = Tensor(fill_value, dtype).data
-    return Tensor(
-        np.full(_size("full", (size,) if isinstance(size, int) else tuple(size)), value),
-        requires_grad=requires_grad,
-    )
+    value = Tensor(fill_value, dtype, device="cpu").data
+    shape = _size("full", (size,) if isinstance(size, int) else tuple(size))
+    xp = backends.for_device(device or "cpu").xp
+    return Tensor(xp.full(shape, value.item(), value.dtype), requires_grad=requires_grad)
 
 
-def empty(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def empty(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """A tensor of shape `size` with whatever its memory holds."""
-    return Tensor(np.empty(_size("empty", size), _float(dtype)), requires_grad=requires_grad)
+    xp = backends.for_device(device or "cpu").xp
+    return Tensor(xp.empty(_size("empty", size), _float(dtype)), requires_grad=requires_grad)
 
 
 def zeros_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
@@ -128,23 +136,29 @@ def _constant_like(x: Any, value: int, dtype: Any, requires_grad: bool) -> Any:
     if isinstance(x, SparseTensor):
         return wrap(_constant_like(x.values, value, dtype, requires_grad), x.pattern)
     dtype = x.dtype if dtype is None else dtypes.as_dtype(dtype)
-    return Tensor(np.full(x.shape, value, dtype), requires_grad=requires_grad)
+    xp = backends.for_array(x.data).xp if isinstance(x, Tensor) else np
+    return Tensor(xp.full(x.shape, value, dtype), requires_grad=requires_grad)
 
 
-def rand(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def rand(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """Uniform numbers in [0, 1) of shape `size`."""
     drawn = random.generator().random(_size("rand", size))
-    return Tensor(drawn.astype(_float(dtype)), requires_grad=requires_grad)
+    return Tensor(drawn.astype(_float(dtype)), requires_grad=requires_grad, device=device)
 
 
-def randn(*size: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def randn(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """Standard normal numbers of shape `size`."""
     drawn = random.generator().standard_normal(_size("randn", size))
-    return Tensor(drawn.astype(_float(dtype)), requires_grad=requires_grad)
+    return Tensor(drawn.astype(_float(dtype)), requires_grad=requires_grad, device=device)
 
 
 def arange(
-    start: Any, end: Any = None, step: Any = 1, dtype: Any = None, requires_grad: bool = False
+    start: Any,
+    end: Any = None,
+    step: Any = 1,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    device: Any = None,
 ) -> Tensor:
     """Numbers from `start` (0 if only one is given) up to, without, `end`, `step` apart.
 
@@ -159,14 +173,21 @@ def arange(
     numbers = np.arange(start, end, step)
     if dtype is None and numbers.dtype.kind == "f":
         dtype = dtypes.get_default_dtype()
-    return Tensor(numbers, dtype, requires_grad=requires_grad)
+    return Tensor(numbers, dtype, requires_grad=requires_grad, device=device)
 
 
-def eye(n: int, m: int | None = None, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def eye(
+    n: int,
+    m: int | None = None,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    device: Any = None,
+) -> Tensor:
     """A dense (n, m) matrix (m = n by default) with ones on the diagonal, as in PyTorch; the sparse
     one is `sg.sparse_eye`."""
     size = _size("eye", (n, n if m is None else m))
-    return Tensor(np.eye(*size, dtype=_float(dtype)), requires_grad=requires_grad)
+    xp = backends.for_device(device or "cpu").xp
+    return Tensor(xp.eye(*size, dtype=_float(dtype)), requires_grad=requires_grad)
 
 
 # ---- sparse ------------------------------------------------------------------------------------
@@ -176,6 +197,7 @@ def sparse_eye(
     format: Any = "coo",
     dtype: Any = None,
     requires_grad: bool = False,
+    device: Any = None,
 ) -> SparseTensor:
     """A sparse (n, m) matrix (m = n by default) with ones on the diagonal.
 
@@ -187,7 +209,9 @@ def sparse_eye(
     shape = _size("sparse_eye", (n, n if m is None else m))
     ids = np.arange(min(shape))
     pattern = Pattern.coo([ids, ids], shape, check=False).to(format)[0]
-    return wrap(ones(ids.size, dtype=dtype, requires_grad=requires_grad), pattern)
+    if device is not None:
+        pattern = pattern.to_device(device)
+    return wrap(ones(ids.size, dtype=dtype, requires_grad=requires_grad, device=device), pattern)
 
 
 def random_sparse(
@@ -198,6 +222,7 @@ def random_sparse(
     values: str = "uniform",
     dtype: Any = None,
     requires_grad: bool = False,
+    device: Any = None,
 ) -> SparseTensor:
     """A sparse (m, n) matrix with round(density * m * n) entries in random cells, none twice.
 
@@ -221,7 +246,8 @@ def random_sparse(
     row, col = np.divmod(chosen, max(1, shape[1]))
     pattern = Pattern.coo([row, col], shape, check=False).to(format)[0]
     drawn = rng.random(pattern.nnz) if values == "uniform" else rng.standard_normal(pattern.nnz)
-    return wrap(Tensor(drawn.astype(_float(dtype)), requires_grad=requires_grad), pattern)
+    made = Tensor(drawn.astype(_float(dtype)), requires_grad=requires_grad, device=device)
+    return wrap(made, pattern if device is None else pattern.to_device(device))
 
 
 def coo(
@@ -229,7 +255,7 @@ def coo(
 ) -> SparseTensor:
     """A COO tensor: indices (sparse dims, nnz), values (nnz, *dense) or None for ones, shape.
 
-    Any number of sparse dimensions; options `dtype`, `check`, `copy` as in `SparseTensor`.
+    Any number of sparse dimensions; `dtype`, `device`, `check`, `copy` as in `SparseTensor`.
 
     >>> import sparsegrad as sg
     >>> sg.coo([[0, 1], [2, 0]], [1.0, 2.0], (2, 3)).to_dense()
@@ -244,7 +270,7 @@ def csr(
 ) -> SparseTensor:
     """A CSR matrix: offsets of the rows (m + 1,), columns (nnz,), values (nnz, *dense) or None.
 
-    Options `dtype`, `check`, `copy` as in `SparseTensor`.
+    Options `dtype`, `device`, `check`, `copy` as in `SparseTensor`.
 
     >>> import sparsegrad as sg
     >>> sg.csr([0, 2, 3], [0, 2, 1], [1.0, 2.0, 3.0], (2, 3)).to_dense()

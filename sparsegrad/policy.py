@@ -15,7 +15,7 @@ from sparsegrad.config import current as settings
 from sparsegrad.errors import ShapeError
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.structure import cost
-from sparsegrad.structure.pattern import as_shape
+from sparsegrad.structure.arrays import as_shape
 from sparsegrad.tensor import Tensor
 
 __all__ = [

@@ -21,7 +21,8 @@ from sparsegrad.engine.mode import DensifyEvent, watcher
 from sparsegrad.engine.primitive import Primitive
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.structure import cost
-from sparsegrad.structure.pattern import Core, Pattern, index_dtype
+from sparsegrad.structure.arrays import index_dtype
+from sparsegrad.structure.pattern import Core, Pattern
 from sparsegrad.tensor import Tensor
 
 __all__ = ["OpStats", "profile"]

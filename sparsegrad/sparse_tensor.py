@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import display
-from sparsegrad.device import Device
+from sparsegrad.device import CPU, Device
 from sparsegrad.engine import differentiate, graph
 from sparsegrad.engine.mode import report_densify
 from sparsegrad.errors import DensifyError, DtypeError, PatternError, ShapeError
 from sparsegrad.operators import Operators
-from sparsegrad.structure.pattern import Pattern, as_shape
-from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor
+from sparsegrad.structure import plan
+from sparsegrad.structure.arrays import as_shape
+from sparsegrad.structure.pattern import Pattern
+from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor, is_device
 
 __all__ = ["SparseTensor", "row_sparse"]
 
@@ -28,6 +30,8 @@ class SparseTensor(Operators):
     values: (nnz, *dense dims); None reads as ones. A Tensor with history keeps it.
     shape: sizes of the sparse dimensions, then of the dense ones.
     requires_grad: make the values a leaf that requires a gradient.
+    device: where to put it; by default where values and indices are. Where only one of them is on
+        a GPU, the other follows.
     check, copy: validate the indices against `shape`; copy them.
 
     Raises PatternError or ShapeError for arguments that do not fit.
@@ -54,15 +58,19 @@ class SparseTensor(Operators):
         requires_grad: bool = False,
         *,
         dtype: Any = None,
+        device: Any = None,
         check: bool = True,
         copy: bool = True,
     ) -> None:
         shape = as_shape(shape)
         if isinstance(indices, Tensor):
             indices = indices.data
+        if not hasattr(indices, "__len__"):
+            raise PatternError(f"indices: expected (sparse dims, nnz), got {indices!r}")
         sparse_dims = len(indices)
-        self.pattern = Pattern.coo(indices, shape[:sparse_dims], check=check, copy=copy)
-        self.values = _own_values(values, self.pattern, shape[sparse_dims:], dtype, requires_grad)
+        pattern = Pattern.coo(indices, shape[:sparse_dims], check=check, copy=copy)
+        values = _own_values(values, pattern, shape[sparse_dims:], dtype, requires_grad)
+        self.values, self.pattern = _together(values, pattern, device)
 
     # ---- what it is ----------------------------------------------------------------------------
     @property
@@ -214,10 +222,20 @@ class SparseTensor(Operators):
     @grad.setter
     def grad(self, value: Any) -> None:
         if isinstance(value, SparseTensor):
-            if not self.pattern.same_as(value.pattern):
-                raise PatternError("grad: its pattern is not the pattern of the tensor")
-            value = value.values
+            value = self._per_value(value)
         self.values.grad = value
+
+    def _per_value(self, g: SparseTensor) -> Tensor:
+        """A gradient of the matrix as a gradient of the stored values."""
+        if self.pattern.same_as(g.pattern):
+            return g.values
+        merged = self.coalesce().pattern
+        if not merged.same_as(g.pattern):
+            raise PatternError(
+                f"grad: its pattern {g.pattern} is not the pattern {self.pattern} of the tensor"
+            )
+        position, _ = plan.locate(self.pattern, merged)
+        return ops.take(g.values, position, sparse_grad=False)
 
     def _on_pattern(self, g: Any) -> SparseTensor:
         """A gradient of the values as a gradient of the matrix."""
@@ -246,7 +264,8 @@ class SparseTensor(Operators):
 
     def register_post_accumulate_grad_hook(self, hook: Any) -> RemovableHandle:
         """Call `hook(tensor)` after `.grad` was updated by a backward pass."""
-        return self.values.register_post_accumulate_grad_hook(lambda _: hook(self))
+        pattern = self.pattern  # not self: values -> hook -> self -> values would be a cycle
+        return self.values.register_post_accumulate_grad_hook(lambda v: hook(wrap(v, pattern)))
 
     def backward(
         self,
@@ -286,9 +305,12 @@ class SparseTensor(Operators):
         return self.T
 
     def to(self, target: Any) -> SparseTensor:
-        """In another format ("coo", "csr", "csc"), dtype, or on another device."""
-        if isinstance(target, str) and target in ("coo", "csr", "csc"):
+        """In another format ("coo", "csr", "csc", or "auto": the cheapest, see `sg.config`), dtype,
+        or on another device."""
+        if isinstance(target, str) and target in ("coo", "csr", "csc", "auto"):
             return ops.to_format(self, target)
+        if is_device(target):
+            return wrap(self.values.to(target), self.pattern.to_device(target))
         try:
             moved = self.values.to(target)
             if moved.dtype == self.dtype:
@@ -298,6 +320,15 @@ class SparseTensor(Operators):
             raise DtypeError(
                 f"to: expected a format ('coo', 'csr', 'csc'), dtype or device, got {target!r}"
             ) from None
+
+    def cpu(self) -> SparseTensor:
+        """This tensor in host memory."""
+        return self.to("cpu")
+
+    def cuda(self, index: int | None = None) -> SparseTensor:
+        """This tensor on a CUDA device, by default that of `sg.cuda.set_device`; DeviceError where
+        there is none."""
+        return self.to("cuda" if index is None else f"cuda:{index}")
 
     def __getitem__(self, index: Any) -> Any:
         """By numbers, slices, arrays, masks: sparse, or dense if no sparse dimension is left."""
@@ -385,13 +416,27 @@ def compressed(
     requires_grad: bool = False,
     *,
     dtype: Any = None,
+    device: Any = None,
     check: bool = True,
     copy: bool = True,
 ) -> SparseTensor:
     """A CSR or CSC tensor; arguments as in `sg.csr`."""
     shape = as_shape(shape)
     pattern = Pattern.compressed(fmt, indptr, indices, shape[:2], check=check, copy=copy)
-    return wrap(_own_values(values, pattern, shape[2:], dtype, requires_grad), pattern)
+    values = _own_values(values, pattern, shape[2:], dtype, requires_grad)
+    return wrap(*_together(values, pattern, device))
+
+
+def _together(values: Tensor, pattern: Pattern, device: Any) -> tuple[Tensor, Pattern]:
+    """Both on one device: the one that is asked for, else that of the part which is on a GPU."""
+    here, there = values.device, pattern.device
+    if device is None and here == there:
+        return values, pattern
+    target = device if device is not None else there if here == CPU else here
+    moved = values.to(target)
+    if values.is_leaf and moved is not values:
+        moved = Tensor(moved.data, requires_grad=values.requires_grad)
+    return moved, pattern.to_device(target)
 
 
 def _own_values(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends, dtypes
-from sparsegrad.device import CPU, Device
+from sparsegrad.device import Device
 from sparsegrad.engine import differentiate
 from sparsegrad.engine import primitive as _primitive
 from sparsegrad.engine.graph import Node, Version
@@ -105,7 +105,7 @@ class Tensor(DenseMethods, Operators):
     @property
     def device(self) -> Device:
         """Where the array lives."""
-        return CPU
+        return backends.device_of(self.data)
 
     @property
     def nbytes(self) -> int:
@@ -260,7 +260,7 @@ class Tensor(DenseMethods, Operators):
         use `.detach().numpy()`."""
         if self._requires_grad:
             raise GraphError("numpy: the tensor requires a gradient; use .detach().numpy()")
-        return backends.for_array(self.data).to_host(self.data)
+        return self._on_host()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -269,11 +269,14 @@ class Tensor(DenseMethods, Operators):
         """The only element as a Python number."""
         if self.data.size != 1:
             raise ShapeError(f"item: needs exactly one element, got shape {self.shape}")
-        return self.data.item()
+        return self._on_host().item()
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers."""
-        return self.data.tolist()
+        return self._on_host().tolist()
+
+    def _on_host(self) -> np.ndarray:
+        return backends.for_array(self.data).to_host(self.data)
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -301,12 +304,12 @@ class Tensor(DenseMethods, Operators):
         return bool((self.data == (value.data if isinstance(value, Tensor) else value)).any())
 
     def __repr__(self) -> str:
-        text = np.array2string(
-            backends.for_array(self.data).to_host(self.data), separator=", ", prefix="tensor("
-        )
+        text = np.array2string(self._on_host(), separator=", ", prefix="tensor(")
         notes = ""
         if self.data.dtype not in (dtypes.get_default_dtype(), dtypes.int64, dtypes.bool_):
             notes += f", dtype={self.data.dtype}"
+        if not isinstance(self.data, np.ndarray):
+            notes += f", device='{self.device}'"
         if self._node is not None:
             notes += f", grad_fn={self._node!r}"
         elif self._requires_grad:
@@ -316,8 +319,8 @@ class Tensor(DenseMethods, Operators):
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._node is not None:
             raise GraphError("pickle: only leaves can be copied or pickled; use .detach()")
-        host = backends.for_array(self.data).to_host(self.data)
-        return _rebuild, (type(self), host, self._requires_grad)
+        # In host memory, whatever the device: who reads it may have no GPU.
+        return _rebuild, (type(self), self._on_host(), self._requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._node is not None:
@@ -467,19 +470,20 @@ class Tensor(DenseMethods, Operators):
         return ops.take(self, index, dim, sparse_grad)
 
     def to(self, target: Any) -> Any:
-        """This tensor with another dtype, or on another device."""
-        if isinstance(target, (str, Device)) and str(target).partition(":")[0] in ("cpu", "cuda"):
-            backends.for_device(target)
-            return self
+        """This tensor with another dtype, or on another device ("cpu", "cuda", "cuda:1"); itself
+        if it is there. The gradient goes back to where this tensor lives."""
+        if is_device(target):
+            return ops.to_device(self, target)
         return ops.cast(self, target)
 
     def cpu(self) -> Any:
         """This tensor in host memory."""
         return self.to("cpu")
 
-    def cuda(self, index: int = 0) -> Any:
-        """This tensor on a CUDA device; DeviceError where there is none."""
-        return self.to(f"cuda:{index}")
+    def cuda(self, index: int | None = None) -> Any:
+        """This tensor on a CUDA device, by default that of `sg.cuda.set_device`; DeviceError where
+        there is none."""
+        return self.to("cuda" if index is None else f"cuda:{index}")
 
     def to_sparse(self, format: str = "coo", dense_dims: int = 0) -> Any:
         """The nonzero entries as a SparseTensor; see `sg.to_sparse`."""
@@ -516,14 +520,17 @@ class _no_recording:
 
 def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
     """`data` as an array with a dtype that tensors have: Python floats take the default dtype,
-    Python integers int64. Copies only if it must."""
+    Python integers int64. Copies only if it must. Without `device`, an array stays where it is."""
     if isinstance(data, Tensor):
         data = data.data
     elif isinstance(data, (list, tuple)) and _holds_tensors(data):
         data = _plain(data)
     array_like = hasattr(data, "dtype")
     try:
-        array = backends.for_device(device or "cpu").asarray(data)
+        if device is None and backends.is_array(data):
+            array = data
+        else:
+            array = _moved(data, backends.for_device(device or "cpu"))
     except ValueError as error:
         raise ShapeError(f"tensor: {error}") from None
     if dtype is None:
@@ -531,6 +538,19 @@ def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
         if (not array_like and dtype == np.float64) or (not array_like and array.size == 0):
             dtype = dtypes.get_default_dtype()
     return array.astype(dtypes.as_dtype(dtype), copy=False)
+
+
+def _moved(data: Any, be: backends.Backend) -> Any:
+    if backends.is_array(data) and not isinstance(data, np.ndarray) and be.xp is np:
+        data = backends.for_array(data).to_host(data)
+    return be.asarray(data)
+
+
+def is_device(target: Any) -> bool:
+    """Whether this names a device rather than a dtype or format."""
+    return isinstance(target, Device) or (
+        isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda")
+    )
 
 
 def _holds_tensors(data: Any) -> bool:
@@ -541,20 +561,26 @@ def _holds_tensors(data: Any) -> bool:
 
 def _plain(data: Any) -> Any:
     if isinstance(data, Tensor):
-        return data.data.tolist() if data.ndim == 0 else data.data
+        host = data._on_host()
+        return host.item() if data.ndim == 0 else host
     return [_plain(x) for x in data] if isinstance(data, (list, tuple)) else data
 
 
-def as_tensor(data: Any, dtype: Any = None) -> Tensor:
-    """`data` as a Tensor: itself if it is one of that dtype, sharing memory with an array."""
-    if isinstance(data, Tensor) and (dtype is None or data.dtype == dtypes.as_dtype(dtype)):
-        return data
-    return Tensor(data, dtype)
+def as_tensor(data: Any, dtype: Any = None, device: Device | None = None) -> Tensor:
+    """`data` as a Tensor: itself if it is one of that dtype, sharing memory with an array.
+
+    device: where to put what is no tensor yet; a tensor stays where it is.
+    """
+    if isinstance(data, Tensor):
+        same = dtype is None or data.dtype == dtypes.as_dtype(dtype)
+        return data if same else Tensor(data, dtype)
+    return Tensor(data, dtype, device=device)
 
 
 def _convert(data: Any, op: str) -> Tensor:
     """An argument of an op that is not a tensor yet; TypeError names the op."""
-    if isinstance(data, (np.ndarray, np.generic, list, tuple, int, float, bool, complex)):
+    plain = isinstance(data, (np.generic, list, tuple, int, float, bool, complex))
+    if plain or backends.is_array(data):
         return as_tensor(data)
     raise TypeError(
         f"{op.removesuffix('_p')}: expected a tensor, array or number, got {type(data).__name__}"

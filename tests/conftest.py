@@ -14,19 +14,59 @@ settings.register_profile("deep", max_examples=2000, deadline=None)
 settings.load_profile("ci")
 
 BACKENDS = ("reference", "cpu", "cpu_jit")
+# Beside tests marked `device`: what a run without the CPU still runs.
+DEVICE_FILES = ("tests/cudasim/", "tests/test_kernel_compile.py")
 
 
 def pytest_addoption(parser: Any) -> None:
-    parser.addoption("--device", default="cpu", help="where tests run: cpu")
+    parser.addoption(
+        "--device",
+        default="cpu",
+        help="where tests run: a list of cpu, cuda, cuda:<index>, cuda-sim (CUDA simulated on the "
+        "CPU); without cpu only tests of devices run",
+    )
+
+
+def named_devices(config: Any) -> list[str]:
+    return config.getoption("--device").split(",")
 
 
 def pytest_configure(config: Any) -> None:
-    device = config.getoption("--device")
-    if device != "cpu":  # a device named on the command line that cannot be opened is an error
+    """A device named on the command line that cannot be opened is an error, never a skip."""
+    for name in named_devices(config):
+        kind = name.partition(":")[0]
+        if kind == "cuda-sim":
+            from cudasim import install
+
+            install()  # then "cuda" is the simulator, in this process
+        elif kind not in ("cpu", "cuda"):
+            raise pytest.UsageError(f"--device={name}: expected cpu, cuda or cuda-sim")
         try:
-            sg.backends.for_device(device)
+            sg.backends.for_device("cuda" if kind == "cuda-sim" else name)
         except sg.DeviceError as error:
-            raise pytest.UsageError(f"--device={device}: {error}") from None
+            raise pytest.UsageError(f"--device={name}: {error}") from None
+
+
+def pytest_generate_tests(metafunc: Any) -> None:
+    if "device" in metafunc.fixturenames:
+        names = [name for name in named_devices(metafunc.config) if name != "cpu"]
+        params = [pytest.param("cuda" if n == "cuda-sim" else n, id=n) for n in names]
+        metafunc.parametrize("device", params, scope="session")
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    names = named_devices(config)
+    kept, left = [], []
+    for item in items:
+        marked = item.get_closest_marker("device") is not None
+        if marked:
+            runs = any(name != "cpu" for name in names)
+        else:
+            runs = "cpu" in names or item.nodeid.startswith(DEVICE_FILES)
+        (kept if runs else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
 
 
 @pytest.fixture(params=BACKENDS)

@@ -11,8 +11,7 @@ import scipy.sparse as sp
 
 import sparsegrad as sg
 from sparsegrad.backends import joins
-from sparsegrad.structure import pattern as pattern_module
-from sparsegrad.structure import plan_product
+from sparsegrad.structure import arrays, plan_product
 
 FORMATS = ("coo", "csr", "csc")
 
@@ -225,7 +224,7 @@ def test_ac_65_indices_widen_where_the_product_needs_it(monkeypatch: pytest.Monk
     A = _random(60, 60, 0.2, 0)
     B = _random(60, 60, 0.2, 1)
     assert A.indices.dtype == np.int32
-    monkeypatch.setattr(pattern_module, "INT32_MAX", 2000)  # each factor fits, the product does not
+    monkeypatch.setattr(arrays, "INT32_MAX", 2000)  # each factor fits, the product does not
     C = A @ B
     assert C.nnz > 2000
     assert C.indices.dtype == C.indptr.dtype == np.int64

@@ -20,8 +20,8 @@ import scipy.sparse as sp
 
 import sparsegrad as sg
 from sparsegrad.backends import base
+from sparsegrad.structure import arrays, plan
 from sparsegrad.structure import pattern as pattern_module
-from sparsegrad.structure import plan
 from sparsegrad.structure.pattern import Core, Pattern
 
 FORMATS = ("coo", "csr", "csc")
@@ -415,7 +415,7 @@ def test_ac_64_results_widen_where_their_entries_need_it(
     fmt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the limit of 32-bit indices lowered to 20: unions of 12 + 12 entries cross it."""
-    monkeypatch.setattr(pattern_module, "INT32_MAX", 20)
+    monkeypatch.setattr(index_arrays, "INT32_MAX", 20)
     rng = np.random.default_rng(0)
     a, b = (np.unravel_index(np.sort(rng.permutation(36)[:12]), (6, 6)) for _ in range(2))
     va, vb = rng.standard_normal(12), rng.standard_normal(12)

@@ -98,8 +98,9 @@ class Backend:
             equal &= c[1:] == c[:-1]
         return bool((after | equal).all()), bool(after.all())
 
-    def check_indices(self, name: str, index: Array, bound: int) -> None:
-        """Raise PatternError unless every index lies in [0, bound)."""
+    def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
+        """Raise PatternError unless every index lies in [0, bound); where that means waiting for
+        a device and `later` is set, at the next synchronisation."""
         if index.size == 0:
             return
         low, high = int(index.min()), int(index.max())

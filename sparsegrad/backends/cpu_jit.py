@@ -121,7 +121,7 @@ class CpuJit(CpuJitProducts):
         facts = _kernel("order_facts", arrays[0].dtype)(arrays[0], arrays[-1])
         return bool(facts & 1), bool(facts & 2)
 
-    def check_indices(self, name: str, index: Array, bound: int) -> None:
+    def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
         arrays = _indices(index)
         if arrays is None or not self._pays(index.size, _MIN_SCAN) or not _inside(arrays[0], bound):
             super().check_indices(name, index, bound)  # which says what is wrong and where

@@ -22,14 +22,13 @@ import numpy as np
 from sparsegrad.errors import DtypeError, ShapeError
 
 __all__ = [
-    "CoalescePlan",
     "Kernel",
-    "coalesce_check",
-    "coalesce_plan",
-    "coalesce_sum",
+    "accumulator_of",
+    "ctype_of",
     "instances",
     "kernel",
     "launch",
+    "power_of_two",
     "sddmm",
     "source",
 ]
@@ -59,6 +58,7 @@ _DTYPES: dict[str, np.dtype] = {
     "unsigned long long": np.dtype(np.uint64),
 }
 _CTYPE_OF = {np.dtype(name): c for name, c in _CTYPES.items() if name != "bfloat16"}
+_CTYPE_OF |= {np.dtype(t): c for c, t in _DTYPES.items() if c.startswith("unsigned")}
 _ACCUMULATORS = {"__half": "float", "__nv_bfloat16": "float"}
 
 
@@ -290,14 +290,20 @@ def _multiprocessors(device: int) -> int:
     return int(cupy.cuda.Device(device).attributes["MultiProcessorCount"])
 
 
-def _ctype(dtype: np.dtype, name: str | None = None) -> str:
+def ctype_of(dtype: np.dtype, name: str | None = None) -> str:
+    """The type of C++ for arrays of this dtype, or of the dtype called `name`."""
     try:
         return _CTYPES[name] if name else _CTYPE_OF[dtype]
     except KeyError:
         raise DtypeError(f"no kernel for dtype {name or dtype}") from None
 
 
-def _power_of_two(n: int) -> int:
+def accumulator_of(ctype: str) -> np.dtype:
+    """The dtype in which kernels sum values of a type of C++."""
+    return _DTYPES[_ACCUMULATORS.get(ctype, ctype)]
+
+
+def power_of_two(n: int) -> int:
     """The smallest power of two that is not below n."""
     return 1 << max(0, n - 1).bit_length()
 
@@ -331,7 +337,7 @@ def sddmm(
     width = _load_width(k, x_flat, x_stride, y_flat, y_stride)
     lanes = _lanes(-(-k // width), x.dtype.itemsize)
     launch(
-        kernel("sddmm", "sg_sddmm", _ctype(x.dtype, dtype), _ctype(row.dtype), str(width)),
+        kernel("sddmm", "sg_sddmm", ctype_of(x.dtype, dtype), ctype_of(row.dtype), str(width)),
         out.size,
         row=row,
         col=col,
@@ -389,137 +395,5 @@ def _lanes(loads: int, itemsize: int) -> int:
     """Lanes that share an item of `loads` loads. Eight keep four entries each in flight; more only
     where the loop along k would pass eight rounds (four, for halves and doubles)."""
     if loads <= (64 if itemsize == 4 else 32):
-        return min(8, _power_of_two(loads))
+        return min(8, power_of_two(loads))
     return 16 if loads <= 128 else 32
-
-
-# ---- coalesce
-
-
-@dataclass(frozen=True, slots=True)
-class CoalescePlan:
-    """Where every entry goes. All on the device; `u` distinct positions of `nnz` entries."""
-
-    indices: Array  # (ndim, u), sorted
-    start: Array  # (u + 1,): where each position's entries start in sorted order
-    order: Array  # (nnz,): which entry is there
-    segment: Array  # (nnz,): which position, in sorted order
-    inverse: Array  # (nnz,): which position, in input order
-
-
-def coalesce_check(indices: Array) -> Array:
-    """One int32 on the device: bit 0 if entries are out of order, bit 1 if positions repeat."""
-    import cupy
-
-    ndim, nnz = indices.shape
-    flags = cupy.zeros(1, np.int32)
-    launch(
-        kernel("coalesce", "sg_coalesce_check", _ctype(indices.dtype)),
-        nnz - 1,
-        indices=indices,
-        stride=nnz,
-        ndim=ndim,
-        n=nnz,
-        flags=flags,
-    )
-    return flags
-
-
-def coalesce_plan(indices: Array, shape: tuple[int, ...]) -> CoalescePlan:
-    """Sort the positions `indices` (ndim, nnz) in row-major order and find the duplicates.
-
-    Waits once for the device, to learn how many positions there are.
-    """
-    import cupy
-
-    (ndim, nnz), index = indices.shape, _ctype(indices.dtype)
-    common = {"indices": indices, "stride": nnz, "ndim": ndim, "n": nnz}
-    widths = [max(int(size) - 1, 0).bit_length() for size in shape]
-    head = cupy.empty(nnz, indices.dtype)
-    if sum(widths) <= 64 and ndim <= 8:
-        small = sum(widths) <= 32
-        ctype = _KEY[0] if small else _KEY[1]
-        key = cupy.empty(nnz, np.uint32 if small else np.uint64)
-        packed = sum(width << (8 * d) for d, width in enumerate(widths))
-        pack = kernel("coalesce", "sg_coalesce_pack", ctype, index)
-        launch(pack, nnz, **common, widths=packed, key=key)
-        perm = cupy.argsort(key)
-        flag = kernel("coalesce", "sg_coalesce_flag", ctype, index)
-        launch(flag, nnz, key=key, perm=perm, n=nnz, head=head)
-    else:  # the sort is stable, so from the last dimension to the first
-        perm = cupy.argsort(indices[ndim - 1])
-        for d in range(ndim - 2, -1, -1):
-            perm = perm[cupy.argsort(indices[d][perm])]
-        flag = kernel("coalesce", "sg_coalesce_flag_wide", index)
-        launch(flag, nnz, **common, perm=perm, head=head)
-    upto = cupy.cumsum(head, dtype=head.dtype)
-    u = int(upto[-1]) if nnz else 0  # sync
-    plan = CoalescePlan(
-        indices=cupy.empty((ndim, u), indices.dtype),
-        start=cupy.empty(u + 1, indices.dtype) if nnz else cupy.zeros(1, indices.dtype),
-        order=cupy.empty(nnz, indices.dtype),
-        segment=cupy.empty(nnz, indices.dtype),
-        inverse=cupy.empty(nnz, indices.dtype),
-    )
-    launch(
-        kernel("coalesce", "sg_coalesce_scatter", index),
-        nnz,
-        **common,
-        perm=perm,
-        upto=upto,
-        out_indices=plan.indices,
-        out_stride=u,
-        start=plan.start,
-        order=plan.order,
-        segment=plan.segment,
-        inverse_or_null=plan.inverse,
-    )
-    return plan
-
-
-def coalesce_sum(plan: CoalescePlan, values: Array, *, dtype: str | None = None) -> Array:
-    """Sum the values (nnz, *D) of each position -> (u, *D), the same bits every time."""
-    import cupy
-
-    types = (_ctype(values.dtype, dtype), _ctype(plan.order.dtype))
-    nnz, u = plan.order.size, plan.indices.shape[1]
-    width = prod(values.shape[1:])
-    out = cupy.empty((u, *values.shape[1:]), values.dtype)
-    if not out.size:
-        return out
-    sums = _DTYPES[_ACCUMULATORS.get(types[0], types[0])]
-    # Rows of many columns keep a group of lanes busy for longer, so their tiles are shorter.
-    tile = 256 if width == 1 else 64 if width >= 16 else 32
-    tiles = -(-nnz // tile)
-    partial = cupy.empty((2 * tiles, width), sums)
-    common = {"segment": plan.segment, "start": plan.start, "n": nnz, "out": out}
-    common |= {"partial": partial}
-    if width == 1:
-        first = kernel("coalesce", "sg_coalesce_sum", *types)
-        launch(first, 32 * tiles, **common, values=values, order_or_null=plan.order)
-    else:
-        full = 16 // values.itemsize
-        aligned = width % full == 0 and values.data.ptr % 16 == 0
-        load = full if aligned else 1
-        lanes = min(32, _power_of_two(-(-width // load)))
-        blocks = -(-width // (lanes * load))
-        launch(
-            kernel("coalesce", "sg_coalesce_sum_rows", *types, str(load)),
-            lanes * tiles * blocks,
-            **common,
-            values=values,
-            order_or_null=plan.order,
-            width=width,
-            lanes=lanes,
-            tile_rows=tile,
-        )
-    columns = min(32, _power_of_two(width))
-    launch(
-        kernel("coalesce", "sg_coalesce_join", *types),
-        32 * (tiles - 1) * -(-width // columns),
-        **common,
-        tile_rows=tile,
-        width=width,
-        columns=columns,
-    )
-    return out

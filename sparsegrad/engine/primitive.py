@@ -100,7 +100,10 @@ class PrimitiveNode(Node):
         if plan.outs:
             saved = self._rewrap(plan.outs, saved)
         if self.n_out > 1:
-            g = [_zeros(m) if gi is None else gi for gi, m in zip(g, self.outs_meta, strict=True)]
+            xp = next((backends.for_array(gi.data).xp for gi in g if isinstance(gi, _Tensor)), np)
+            g = [
+                _zeros(m, xp) if gi is None else gi for gi, m in zip(g, self.outs_meta, strict=True)
+            ]
         results: list[Any] = [None] * len(self.edges)
         for fn, slots, edges, joint, needs, sparse_g in plan.steps:
             if joint:
@@ -161,8 +164,8 @@ class PrimitiveNode(Node):
         return saved
 
 
-def _zeros(meta: Meta) -> Any:
-    return _make(np.broadcast_to(np.zeros((), meta.dtype), meta.shape), None, 0)
+def _zeros(meta: Meta, xp: Any) -> Any:
+    return _make(xp.broadcast_to(xp.zeros((), meta.dtype), meta.shape), None, 0)
 
 
 class Primitive:
@@ -250,7 +253,7 @@ class Primitive:
                 elif data.dtype is not dtype and data.dtype != dtype:
                     uniform = False
                 if type(data) is not type(first):
-                    raise DeviceError(self._complain(args, "arguments are on different devices"))
+                    self._same_device(args, static)
             elif a is None or type(a) in _SCALARS:
                 arrays.append(a)
                 complex_scalar = complex_scalar or type(a) is complex
@@ -265,13 +268,18 @@ class Primitive:
             lib: Any = np
         else:
             lib = backends.for_array(first)
+            if type(first) is not np.ndarray:
+                self._same_device(args, static)
             if self._takes_xp:
                 lib = lib.xp
         try:
             result = self.forward(lib, *arrays, **static)
         except SparsegradError:
             raise
+        except MemoryError as error:
+            raise MemoryError(self._complain(args, str(error) or "out of memory")) from error
         except (ValueError, TypeError, IndexError, OverflowError) as error:
+            self._same_device(args, static)
             raise self._explained(error, args) from error
         if self._plain:
             if type(result) is not np.ndarray and isinstance(result, np.generic):
@@ -363,6 +371,14 @@ class Primitive:
         """A view shares the in-place counter of what it looks into."""
         if _owner(out.data) is _owner(array):
             out._version = source._counter()
+
+    def _same_device(self, args: Any, static: dict[str, Any]) -> None:
+        """DeviceError unless tensors, and patterns among static arguments, share a device."""
+        where = {a.device for a in args if isinstance(a, _Tensor)}
+        where |= {s.device for s in static.values() if hasattr(s, "core")}
+        if len(where) > 1:
+            names = " and ".join(sorted(map(str, where)))
+            raise DeviceError(self._complain(args, f"arguments are on different devices, {names}"))
 
     def _complain(self, args: Any, problem: str) -> str:
         names = (

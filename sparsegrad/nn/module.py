@@ -9,7 +9,7 @@ from sparsegrad import dtypes
 from sparsegrad.errors import DtypeError, PatternError, ShapeError
 from sparsegrad.nn.parameter import Parameter
 from sparsegrad.sparse_tensor import SparseTensor
-from sparsegrad.tensor import Tensor
+from sparsegrad.tensor import Tensor, is_device
 
 __all__ = ["LoadResult", "Module"]
 
@@ -221,14 +221,18 @@ class Module:
         Raises DtypeError for a dtype that is not floating point, DeviceError for a device that
         cannot be used; nothing is changed then.
         """
-        tensors = [_dense(tensor) for kind in ("_parameters", "_buffers")
-                   for _, tensor in self._named(kind)]  # fmt: skip
-        if not _is_device(target):
+        held = [tensor for kind in ("_parameters", "_buffers") for _, tensor in self._named(kind)]
+        tensors = [_dense(tensor) for tensor in held]
+        if not is_device(target):
             target = dtypes.as_dtype(target)
             if target.kind != "f":
                 raise DtypeError(f"to: a module takes floating-point dtypes, got {target}")
             tensors = [tensor for tensor in tensors if tensor.is_floating_point()]
         moved = [tensor.detach().to(target).data for tensor in tensors]
+        if is_device(target):
+            for tensor in held:
+                if isinstance(tensor, SparseTensor):
+                    tensor.pattern = tensor.pattern.to_device(target)
         for tensor, data in zip(tensors, moved, strict=True):
             if data is tensor.data:
                 continue
@@ -314,10 +318,6 @@ class Module:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, (Tensor, SparseTensor))
-
-
-def _is_device(target: Any) -> bool:
-    return str(target).partition(":")[0] in ("cpu", "cuda")
 
 
 def _dense(tensor: Any) -> Tensor:

@@ -8,7 +8,6 @@ from sparsegrad.ops import (
     index,
     rearrange,
     reduce,
-    scattering,
     segment,
     shape,
     sparse_diagonal,
@@ -23,6 +22,7 @@ from sparsegrad.ops import (
     sparse_solve,
     sparse_structure,
     spmm_reduce,
+    transfer,
     trigonometric,
     unary,
 )
@@ -33,7 +33,6 @@ from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
-from sparsegrad.ops.scattering import *  # noqa: F403
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
 from sparsegrad.ops.sparse_diagonal import *  # noqa: F403
@@ -45,6 +44,7 @@ from sparsegrad.ops.sparse_prune import *  # noqa: F403
 from sparsegrad.ops.sparse_shape import *  # noqa: F403
 from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
+from sparsegrad.ops.transfer import *  # noqa: F403
 from sparsegrad.ops.trigonometric import *  # noqa: F403
 from sparsegrad.ops.unary import *  # noqa: F403
 
@@ -56,7 +56,6 @@ FAMILIES = (
     index,
     rearrange,
     reduce,
-    scattering,
     segment,
     shape,
     sparse_diagonal,
@@ -71,6 +70,7 @@ FAMILIES = (
     sparse_solve,
     sparse_structure,
     spmm_reduce,
+    transfer,
     trigonometric,
     unary,
 )

@@ -415,9 +415,10 @@ def where(mask: Any, a: Any, b: Any) -> Tensor:
     """
     from sparsegrad.tensor import as_tensor
 
-    mask = as_tensor(mask, dtypes.bool_)
+    at = next((x.device for x in (mask, a, b) if hasattr(x, "requires_grad")), None)
+    mask = as_tensor(mask, dtypes.bool_, at)
     if not hasattr(a, "shape") and not hasattr(b, "shape"):
-        a = as_tensor(a)
+        a = as_tensor(a, device=mask.device)
     recorded = getattr(a, "requires_grad", False) or getattr(b, "requires_grad", False)
     return where_p(a, b, mask=mask.data.copy() if recorded else mask.data)
 
@@ -457,4 +458,4 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     keep = random.generator().random(x.shape, dtype="float32") >= p
     scale = keep.astype(x.dtype)
     scale *= 1 / (1 - p)
-    return mul_p(x, Tensor(scale))
+    return mul_p(x, Tensor(scale, device=x.device))  # one set of bits, whatever the device

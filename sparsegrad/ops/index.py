@@ -24,9 +24,10 @@ def getitem_p(xp: Any, x: Any, *, index: Any) -> Any:
 def putitem_p(be: Any, x: Any, *, index: Any, shape: tuple[int, ...]) -> Any:
     """Zeros of `shape` with `x` added at `index`; repeated positions add up."""
     out = be.xp.zeros(shape, x.dtype)
-    if isinstance(index, np.ndarray) and index.dtype.kind in "iu" and shape:
+    if hasattr(index, "dtype") and index.dtype.kind in "iu" and shape:
         flat = index.reshape(-1)
-        be.scatter_add(out, np.where(flat < 0, flat + shape[0], flat), x.reshape(-1, *shape[1:]))
+        flat = be.xp.where(flat < 0, flat + shape[0], flat)
+        be.scatter_add(out, flat, x.reshape(-1, *shape[1:]))
     elif _is_basic(index):
         out[index] = x
     else:
@@ -54,7 +55,7 @@ def raw_index(index: Any, op: str = "index") -> Any:
         index = np.asarray(index, dtype=np.int64 if not index else None)
     if hasattr(index, "_requires_grad"):
         index = index.data
-    if isinstance(index, np.ndarray) and index.dtype.kind not in "iub":
+    if hasattr(index, "dtype") and index.dtype.kind not in "iub":
         raise IndexError(f"{op}: expected integers or a bool mask, got {index.dtype}")
     return index
 
@@ -112,7 +113,7 @@ def put_rows_p(be: Any, x: Any, *, index: Any, n: int) -> Any:
 
 def _take_rule(g: Any, index: Any, sparse: bool, skip: int | None, x_meta: Any) -> Any:
     if skip is not None:
-        keep = np.flatnonzero(index != skip)
+        keep = backends.for_array(index).xp.flatnonzero(index != skip)
         g, index = take_p(g, index=keep), index[keep]
     if not sparse:
         return put_rows_p(g, index=index, n=x_meta.shape[0])
@@ -157,8 +158,10 @@ def take(x: Any, index: Any, dim: int = 0, sparse_grad: bool = True) -> Any:
 def _take_rows(op: str, x: Any, ids: Any, sparse: bool, skip: int | None) -> Any:
     if ids.dtype.kind not in "iu":
         raise PatternError(f"{op}: index must be integers, got {ids.dtype}")
-    flat = ids.reshape(-1).copy()
-    backends.for_array(flat).check_indices(f"{op}: index", flat, x.shape[0])
+    be = backends.for_array(x.data)
+    flat = be.asarray(ids.reshape(-1))
+    flat = flat.copy() if flat is ids or flat.base is not None else flat
+    be.check_indices(f"{op}: index", flat, x.shape[0], later=True)
     out = take_p(x, index=flat, sparse=sparse, skip=skip)
     return out if ids.ndim == 1 else reshape_p(out, shape=(*ids.shape, *x.shape[1:]))
 

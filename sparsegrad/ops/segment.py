@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad import dtypes
+from sparsegrad import backends, dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import cast, eq_p, exp_p, maximum_p
@@ -140,11 +140,12 @@ def _shifted(be: Any, values: Any, indptr: Any) -> tuple[Any, Any, Any]:
 
 # ---- public names ------------------------------------------------------------------------------
 def _offsets(op: str, values: Any, indptr: Any) -> Any:
-    from sparsegrad.structure.pattern import check_offsets
+    from sparsegrad.structure.arrays import check_offsets
 
     if values.ndim == 0:
         raise ShapeError(f"{op}: values need a leading dimension, got shape ()")
-    return check_offsets(f"{op}: indptr", indptr, values.shape[0])
+    offsets = check_offsets(f"{op}: indptr", indptr, values.shape[0])
+    return backends.for_array(values.data).asarray(offsets)
 
 
 def segment_sum(values: Any, indptr: Any) -> Any:

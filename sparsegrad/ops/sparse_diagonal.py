@@ -198,8 +198,8 @@ def set_diagonal(A: Any, values: Any, offset: int = 0) -> Any:
     length = plan_select.diagonal_size(A.shape[:2], offset)
     full = (length, *A.shape[2:])
     if isinstance(values, (bool, int, float)):
-        values = as_tensor(values, A.dtype)
-    values = as_tensor(values)
+        values = as_tensor(values, A.dtype, A.device)
+    values = as_tensor(values, device=A.device)
     if values.ndim == 0:
         values = broadcast_p(values, shape=full)
     if values.shape != full:
@@ -241,8 +241,8 @@ def add_self_loops(A: Any, weight: Any = 1) -> Any:
     if A.shape[1] != n:
         raise ShapeError(f"add_self_loops: A must be a square matrix, got shape {A.shape}")
     if isinstance(weight, (bool, int, float)):
-        weight = as_tensor(weight, A.dtype)
-    weight = as_tensor(weight)
+        weight = as_tensor(weight, A.dtype, A.device)
+    weight = as_tensor(weight, device=A.device)
     if weight.ndim == 0:
         weight = broadcast_p(weight, shape=(n, *A.shape[2:]))
     if weight.shape != (n, *A.shape[2:]):

@@ -201,7 +201,7 @@ class Optimizer:
             raise ValueError(
                 f"{self._name}: state {name} has shape {value.shape}, its parameter {p.shape}"
             )
-        return Tensor(value.data.astype(p.dtype, copy=True))
+        return Tensor(value.to(p.device).data.astype(p.dtype, copy=True))
 
     def _parameters(self) -> Iterator[Any]:
         return (p for group in self.param_groups for p in group["params"])

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from sparsegrad.errors import ShapeError
-from sparsegrad.structure.pattern import Array, Core, Order, Pattern, index_dtype
+from sparsegrad.structure.arrays import Array, index_dtype
+from sparsegrad.structure.pattern import Core, Order, Pattern
 
 __all__ = [
     "Intersection",

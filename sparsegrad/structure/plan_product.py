@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sparsegrad.errors import ShapeError
-from sparsegrad.structure.pattern import Array, Core, Pattern, index_dtype
+from sparsegrad.structure.arrays import Array, index_dtype
+from sparsegrad.structure.pattern import Core, Pattern
 from sparsegrad.structure.plan import _like, remember
 
 __all__ = ["block_diagonal", "product", "stacked", "triangle", "unblocked"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparsegrad import backends
-from sparsegrad.structure.pattern import Array, Pattern, invert
+from sparsegrad.structure.arrays import Array, invert
+from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["Groups", "Halvings", "groups", "halvings"]
 

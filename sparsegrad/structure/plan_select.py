@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sparsegrad import backends
-from sparsegrad.structure.pattern import Array, Core, Order, Pattern, index_dtype
+from sparsegrad.structure.arrays import Array, index_dtype
+from sparsegrad.structure.pattern import Core, Order, Pattern
 from sparsegrad.structure.plan import remember
 
 __all__ = [

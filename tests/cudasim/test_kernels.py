@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cudasim
+from sparsegrad.backends import cuda_coalesce as coalesce
 from sparsegrad.backends import cuda_kernels as kernels
 from sparsegrad.errors import DtypeError, ShapeError
 
@@ -177,7 +178,7 @@ def test_sddmm_refuses(cp):
 
 
 def plan_of(cp, positions, shape, index="int32"):
-    return kernels.coalesce_plan(cp.asarray(positions.astype(index)), shape)
+    return coalesce.coalesce_plan(cp.asarray(positions.astype(index)), shape)
 
 
 def check_plan(cp, positions, shape, index="int32"):
@@ -245,7 +246,7 @@ def test_coalesce_check(cp):
     ):
         for index in INDEX:
             array = cp.asarray(np.array(positions, index).reshape(2, -1))
-            assert int(kernels.coalesce_check(array)[0]) == wanted
+            assert int(coalesce.coalesce_check(array)[0]) == wanted
 
 
 RUNS = {  # how many entries fall on one position
@@ -269,7 +270,7 @@ def check_sum(cp, ids, dense, dtype, index="int32", shift=0):
         values = rng.integers(-1000, 1000, (len(ids), *dense)).astype(dtype)
     flat = cp.asarray(np.r_[np.zeros(shift, values.dtype), values.ravel()])
     there = flat[shift:].reshape(values.shape)
-    got = kernels.coalesce_sum(plan, there, dtype=dtype).get()
+    got = coalesce.coalesce_sum(plan, there, dtype=dtype).get()
     unique, inverse = np.unique(ids, return_inverse=True)
     wanted, scale = (np.zeros((len(unique), *dense)) for _ in range(2))
     np.add.at(wanted, inverse, load(values, dtype))
@@ -342,10 +343,10 @@ def test_launches(sim):
             result = action()
         return result, [launch.kernel for launch in launches if launch.kernel.startswith("sg_")]
 
-    plan, launches = ours(lambda: kernels.coalesce_plan(ids, (9, 11)))
+    plan, launches = ours(lambda: coalesce.coalesce_plan(ids, (9, 11)))
     assert len(launches) == 3
     before = cudasim.synchronisations()
-    assert len(ours(lambda: kernels.coalesce_sum(plan, values))[1]) == 2
+    assert len(ours(lambda: coalesce.coalesce_sum(plan, values))[1]) == 2
     assert len(ours(lambda: kernels.sddmm(ids[0], ids[1], x, x))[1]) == 1
     assert cudasim.synchronisations() == before
     assert ours(lambda: kernels.sddmm(ids[0, :0], ids[1, :0], x, x))[1] == []

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from op_db import (
     rows_dense,
+    rows_device,
     rows_elementwise,
     rows_products,
     rows_rearrange,
     rows_reduce,
-    rows_scatter,
     rows_sparse,
     rows_structure,
 )
@@ -19,11 +19,11 @@ from op_db.case import FORMATS, Draw, OpCase, Sparse
 
 OP_DB = [
     *rows_dense.ROWS,
+    *rows_device.ROWS,
     *rows_elementwise.ROWS,
     *rows_products.ROWS,
     *rows_rearrange.ROWS,
     *rows_reduce.ROWS,
-    *rows_scatter.ROWS,
     *rows_sparse.ROWS,
     *rows_structure.ROWS,
 ]

@@ -1,0 +1,359 @@
+"""CUDA through CuPy: cuSPARSE, our own kernels, and the reference for the rest.
+
+Nothing here waits for the device but where a line says `# sync`: to learn a size, or to check
+indices that a user gave.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+from cupy_backends.cuda.libs import cusparse
+
+from sparsegrad.backends import cuda_coalesce as coalesce
+from sparsegrad.backends import cuda_kernels as kernels
+from sparsegrad.backends.base import Array, Backend
+from sparsegrad.config import current as settings
+from sparsegrad.device import Device
+from sparsegrad.errors import DeviceError, PatternError, SparseEfficiencyWarning
+
+__all__ = ["Cuda", "opened", "probe", "serving", "use"]
+
+_CUSPARSE = {np.dtype(np.float32): runtime.CUDA_R_32F, np.dtype(np.float64): runtime.CUDA_R_64F}
+_CUSPARSE_INDEX = {
+    np.dtype(np.int32): cusparse.CUSPARSE_INDEX_32I,
+    np.dtype(np.int64): cusparse.CUSPARSE_INDEX_64I,
+}
+# dtypes of CuPy's atomic minimum and maximum, and what others are widened to
+_ATOMIC = {np.dtype(t) for t in ("int32", "int64", "uint32", "uint64", "float32", "float64")}
+_PENDING_LIMIT = 256  # index checks that may wait for the next synchronisation
+
+
+@cache
+def _warn_once(op: str, reason: str) -> None:
+    warnings.warn(f"{op} on CUDA: {reason}", SparseEfficiencyWarning, stacklevel=3)
+
+
+def _falls_back(op: str, reason: str) -> Callable[..., Any]:
+    """A method of the reference that is slow on a GPU, and says so once."""
+    reference = getattr(Backend, op)
+
+    def method(self: Any, *args: Any) -> Any:
+        _warn_once(op, reason)
+        return reference(self, *args)
+
+    method.__name__, method.__doc__ = op, reference.__doc__
+    return method
+
+
+class Cuda(Backend):
+    """CuPy arrays on the current device.
+
+    Of the contract, what is not here is the reference on CuPy: `sum`, `matmul`, `expand`,
+    `compress` and `segment_softmax` (with its gradient) are a few launches each and good enough;
+    what is slow is listed below by `_falls_back`.
+    """
+
+    name = "cuda"
+    xp = cupy
+
+    # ---- creation and transfer -----------------------------------------------------------------
+    def asarray(self, x: Any, dtype: Any = None) -> Array:
+        return cupy.asarray(x, dtype=dtype)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        host = cupy.asnumpy(array)  # sync
+        raise_pending()
+        return host
+
+    # ---- index work ----------------------------------------------------------------------------
+    def sort_coo(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Array | None:
+        if coords[0].size < 2:
+            return None
+        indices = _stacked(coords)
+        if not int(coalesce.coalesce_check(indices)[0]) & 1:  # sync: a sorted pattern has no plan
+            return None
+        return coalesce.sort_order(indices, shape)[0]
+
+    def group(self, ids: Array, n: int) -> tuple[Array, Array]:
+        perm, _ = coalesce.sort_order(_stacked((ids,)), (n,))
+        return perm.astype(ids.dtype), self.compress(ids[perm], n)
+
+    def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
+        if coords[0].size < 2:
+            return True, True
+        flags = int(coalesce.coalesce_check(_stacked(coords))[0])  # sync
+        return not flags & 1, not flags
+
+    def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
+        if index.size == 0:
+            return
+        if later:
+            _pending.append((name, bound, index.min(), index.max()))
+            if len(_pending) > _PENDING_LIMIT:
+                raise_pending()
+            return
+        super().check_indices(name, index, bound)  # sync
+
+    # ---- sums by index -------------------------------------------------------------------------
+    def scatter_add(self, out: Array, index: Array, values: Array) -> None:
+        """Floats without atomics, the same bits every time: sorted by index, then summed."""
+        if out.dtype.kind != "f" or not coalesce.sums(out.dtype):
+            self._add_at(out, index, values)
+            return
+        index, values = self.asarray(index), self.asarray(values)
+        if index.size == 0 or out.size == 0:
+            return
+        if index.ndim != 1 or values.shape != (index.size, *out.shape[1:]):
+            values = cupy.broadcast_to(values, (*index.shape, *out.shape[1:]))
+            index, values = index.reshape(-1), values.reshape(-1, *out.shape[1:])
+        ids = index if index.dtype.kind == "i" and index.itemsize >= 4 else index.astype(np.int64)
+        perm, start = self.group(ids, len(out))
+        values = cupy.ascontiguousarray(values, dtype=out.dtype)
+        out += coalesce.segment_sum(values, ids[perm], start, perm)
+
+    def _add_at(self, out: Array, index: Array, values: Array) -> None:
+        if out.dtype.kind in "iu" and out.dtype.itemsize < 4:  # CuPy's atomics need 32 bits
+            wide = out.astype(np.int32)
+            cupy.add.at(wide, index, values.astype(np.int32))
+            out[...] = wide
+            return
+        super().scatter_add(out, index, values)
+
+    def segment_sum(self, values: Array, indptr: Array) -> Array:
+        if not coalesce.sums(values.dtype):
+            return super().segment_sum(values, indptr)
+        segment = self.expand(indptr, len(values))
+        values = cupy.ascontiguousarray(values)
+        return coalesce.segment_sum(values, segment, cupy.ascontiguousarray(indptr))
+
+    def segment_max(self, values: Array, indptr: Array) -> Array:
+        if values.dtype in _ATOMIC:
+            return _nan_wins(super().segment_max(values, indptr), values, self, indptr)
+        lowest = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
+        wide = np.float32 if values.dtype.kind == "f" else np.int32
+        out = self.segment_max(values.astype(wide), indptr)
+        return cupy.maximum(out, out.dtype.type(lowest)).astype(values.dtype)
+
+    # ---- sparse products -----------------------------------------------------------------------
+    def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
+        """cuSPARSE, row-major, for matrices of float32 and float64; heads and other dtypes are the
+        reference. Bits may differ from run to run unless `sg.config.deterministic`."""
+        if values.ndim != 1 or x.ndim != 2 or x.dtype not in _CUSPARSE:
+            _warn_once("spmm", "heads and dtypes other than float32 and float64 are the reference")
+            return super().spmm(pattern, values, x)
+        (m, n), k = pattern.shape, x.shape[1]
+        if not m or not k or not pattern.nnz:
+            return cupy.zeros((m, k), x.dtype)
+        indptr, cols, positions = pattern.rows()
+        data = values if positions is None else values[positions]
+        data = cupy.ascontiguousarray(data, dtype=x.dtype)
+        return _row_major_spmm((m, n), data, indptr, cols, cupy.ascontiguousarray(x), pattern)
+
+    def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
+        if x.dtype.kind != "f":
+            return super().sddmm(pattern, x, y)
+        x, y = cupy.ascontiguousarray(x), cupy.ascontiguousarray(y, dtype=x.dtype)
+        row, col = (cupy.ascontiguousarray(ids) for ids in (pattern.row, pattern.col))
+        return kernels.sddmm(row, col, x, y)
+
+    def spmm_extreme(
+        self, pattern: Any, values: Array, x: Array, least: bool
+    ) -> tuple[Array, Array]:
+        _warn_once("spmm_extreme", "no kernel of our own yet: atomics on products in chunks")
+        if x.dtype in _ATOMIC:
+            return super().spmm_extreme(pattern, values, x, least)
+        wide = np.float32 if x.dtype.kind == "f" else np.int32
+        out, entry = super().spmm_extreme(pattern, values.astype(wide), x.astype(wide), least)
+        return out.astype(x.dtype), entry
+
+    def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
+        return super().spgemm_pattern(left, right)  # sync: sizes of the chunks
+
+    spgemm = _falls_back("spgemm", "no kernel of our own yet: products in chunks, as plain arrays")
+    spgemm_masked = _falls_back(
+        "spgemm_masked", "no kernel of our own yet: products in chunks, as plain arrays"
+    )
+
+    # ---- sparse solvers: SciPy on the host -----------------------------------------------------
+    factorize = _falls_back("factorize", "solved on the host by SuperLU")
+    triangular_solve = _falls_back("triangular_solve", "solved on the host by SciPy")
+    krylov = _falls_back("krylov", "solved on the host by SciPy")
+
+
+def _stacked(coords: tuple[Array, ...]) -> Array:
+    """Coordinates as one (ndim, nnz) array of a dtype that the kernels know."""
+    dtype = np.result_type(*(c.dtype for c in coords), np.int32)
+    return cupy.stack([c.astype(dtype, copy=False) for c in coords])
+
+
+def _nan_wins(out: Array, values: Array, be: Cuda, indptr: Array) -> Array:
+    """Maxima, with nan where a run has one: atomics compare, and nan compares false."""
+    if values.dtype.kind != "f":
+        return out
+    nans = be.segment_sum((values != values).astype(np.int32), indptr)
+    return cupy.where(nans > 0, out.dtype.type(np.nan), out)
+
+
+def _row_major_spmm(
+    shape: tuple[int, int], data: Array, indptr: Array, cols: Array, x: Array, pattern: Any
+) -> Array:
+    """CSR (m, n) @ x (n, k) -> (m, k). CuPy itself offers column-major operands only, the slow
+    path; descriptors cost a microsecond on the host, and one that is kept could not be shared by
+    threads, so only the size of the workspace is cached on the pattern."""
+    (m, n), k, dtype = shape, x.shape[1], data.dtype
+    handle = cupy.cuda.device.get_cusparse_handle()
+    out = cupy.empty((m, k), dtype)
+    one, zero = (np.array(v, dtype) for v in (1, 0))
+    ctype, index = _CUSPARSE[dtype], _CUSPARSE_INDEX[cols.dtype]
+    plain, row_major = cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE, cusparse.CUSPARSE_ORDER_ROW
+    algorithm = (
+        cusparse.CUSPARSE_SPMM_CSR_ALG3
+        if settings.get().deterministic
+        else cusparse.CUSPARSE_SPMM_CSR_ALG2
+    )
+    a = cusparse.createCsr(
+        m, n, cols.size, indptr.data.ptr, cols.data.ptr, data.data.ptr, index, index,
+        cusparse.CUSPARSE_INDEX_BASE_ZERO, ctype,
+    )  # fmt: skip
+    b = cusparse.createDnMat(n, k, k, x.data.ptr, ctype, row_major)
+    c = cusparse.createDnMat(m, k, k, out.data.ptr, ctype, row_major)
+    call = (handle, plain, plain, one.ctypes.data, a, b, zero.ctypes.data, c, ctype, algorithm)
+    try:
+        cusparse.setPointerMode(handle, cusparse.CUSPARSE_POINTER_MODE_HOST)
+        cusparse.setStream(handle, cupy.cuda.get_current_stream().ptr)
+        sizes = pattern.cached("spmm_workspace", dict)
+        key = (k, dtype.char, algorithm)
+        if key not in sizes:
+            sizes[key] = cusparse.spMM_bufferSize(*call)
+        workspace = cupy.empty(max(1, sizes[key]), np.int8)
+        cusparse.spMM(*call, workspace.data.ptr)
+    finally:
+        cusparse.destroySpMat(a)
+        cusparse.destroyDnMat(b)
+        cusparse.destroyDnMat(c)
+    return out
+
+
+# ---- checks of indices that wait for the next synchronisation ----------------------------------
+_pending: list[tuple[str, int, Array, Array]] = []
+
+
+def raise_pending() -> None:
+    """Raise PatternError if an index that was used since the last synchronisation is outside its
+    bounds."""
+    while _pending:
+        name, bound, low, high = _pending.pop(0)
+        found = int(low), int(high)  # sync
+        if found[0] < 0 or found[1] >= bound:
+            _pending.clear()
+            raise PatternError(
+                f"{name}: index {found[0] if found[0] < 0 else found[1]} is outside [0, {bound})"
+            )
+
+
+# ---- devices -----------------------------------------------------------------------------------
+_BACKEND = Cuda()
+_default = 0  # what "cuda" without a number means
+
+
+def probe() -> str | None:
+    """Why no GPU can be used, found out by running a tiny kernel; None if one can."""
+    try:
+        if not runtime.getDeviceCount():
+            return "no device is visible"
+        if int(cupy.arange(3, dtype=np.int32).sum()) != 3:  # sync
+            return "a kernel gave a wrong result"
+    except (RuntimeError, ImportError, OSError, cupy.cuda.compiler.CompileException) as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return None
+
+
+@cache
+def count() -> int:
+    """How many devices there are."""
+    return int(runtime.getDeviceCount())
+
+
+def serving(array: Array) -> Cuda:
+    """The backend, with the device of `array` the current one: work follows its arguments."""
+    if count() > 1:
+        _switch(array.device.id)
+    return _BACKEND
+
+
+def _switch(number: int) -> None:
+    if runtime.getDevice() != number:
+        runtime.setDevice(number)
+
+
+def index(device: str | Device) -> int:
+    """The number of a device; DeviceError for one there is not."""
+    if device == "cuda":
+        return _default
+    number = Device.parse(device).index
+    if number >= count():
+        raise DeviceError(f"device cuda:{number}: there are {count()}, numbered from 0")
+    return number
+
+
+def opened(device: str | Device) -> Cuda:
+    """The backend, with `device` the current one; DeviceError for a number there is not."""
+    _switch(index(device))
+    return _BACKEND
+
+
+def use(device: str | Device) -> None:
+    """Make `device` what "cuda" means."""
+    global _default
+    _default = index(device)
+    _switch(_default)
+
+
+def synchronize() -> None:
+    """Wait for all work on the current device, and raise what indices were found wrong."""
+    cupy.cuda.Device().synchronize()  # sync
+    raise_pending()
+
+
+def describe() -> dict[str, str]:
+    """Names and versions, for `sparsegrad info`."""
+    names = []
+    for number in range(count()):
+        found = runtime.getDeviceProperties(number)
+        name = found["name"].decode()
+        names.append(
+            f"cuda:{number} {name}, compute capability {found['major']}.{found['minor']}, "
+            f"{found['totalGlobalMem'] / 1e9:.1f} GB"
+        )
+    return {
+        "devices": "; ".join(names),
+        "driver": _version(runtime.driverGetVersion()),
+        "runtime": _version(runtime.runtimeGetVersion()),
+        "cupy": cupy.__version__,
+    }
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def memory_in_use() -> int:
+    """Bytes of the current device that arrays occupy."""
+    return int(cupy.get_default_memory_pool().used_bytes())
+
+
+def memory_held() -> int:
+    """Bytes of the current device that the pool has taken."""
+    return int(cupy.get_default_memory_pool().total_bytes())
+
+
+def release_memory() -> None:
+    """Return unused blocks of the pool to the device."""
+    cupy.get_default_memory_pool().free_all_blocks()

@@ -1,0 +1,196 @@
+"""Coalesce on the GPU: sort positions, find duplicates, sum runs of values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.backends.cuda_kernels import (
+    accumulator_of,
+    ctype_of,
+    kernel,
+    launch,
+    power_of_two,
+)
+
+__all__ = [
+    "CoalescePlan",
+    "coalesce_check",
+    "coalesce_plan",
+    "coalesce_sum",
+    "segment_sum",
+    "sort_order",
+    "sums",
+]
+
+Array = Any
+
+_KEYS = (np.dtype(np.uint32), np.dtype(np.uint64))
+_SUMMED = {np.dtype(t) for t in ("float16", "float32", "float64", "int32", "int64")}
+
+
+@dataclass(frozen=True, slots=True)
+class CoalescePlan:
+    """Where every entry goes. All on the device; `u` distinct positions of `nnz` entries."""
+
+    indices: Array  # (ndim, u), sorted
+    start: Array  # (u + 1,): where each position's entries start in sorted order
+    order: Array  # (nnz,): which entry is there
+    segment: Array  # (nnz,): which position, in sorted order
+    inverse: Array  # (nnz,): which position, in input order
+
+
+def coalesce_check(indices: Array) -> Array:
+    """One int32 on the device: bit 0 if entries are out of order, bit 1 if positions repeat."""
+    import cupy
+
+    ndim, nnz = indices.shape
+    flags = cupy.zeros(1, np.int32)
+    launch(
+        kernel("coalesce", "sg_coalesce_check", ctype_of(indices.dtype)),
+        nnz - 1,
+        indices=indices,
+        stride=nnz,
+        ndim=ndim,
+        n=nnz,
+        flags=flags,
+    )
+    return flags
+
+
+def sort_order(indices: Array, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
+    """The stable permutation (nnz,) of the positions `indices` (ndim, nnz) to row-major order, and
+    the keys they were sorted by, which are None for positions of more than 64 bits."""
+    import cupy
+
+    ndim, nnz = indices.shape
+    widths = [max(int(size) - 1, 0).bit_length() for size in shape]
+    if sum(widths) > 64 or ndim > 8:  # the sort is stable, so from the last dimension to the first
+        perm = cupy.argsort(indices[ndim - 1])
+        for d in range(ndim - 2, -1, -1):
+            perm = perm[cupy.argsort(indices[d][perm])]
+        return perm, None
+    key_dtype = _KEYS[0 if sum(widths) <= 32 else 1]
+    key = cupy.empty(nnz, key_dtype)
+    packed = sum(width << (8 * d) for d, width in enumerate(widths))
+    pack = kernel("coalesce", "sg_coalesce_pack", ctype_of(key_dtype), ctype_of(indices.dtype))
+    launch(pack, nnz, indices=indices, stride=nnz, ndim=ndim, n=nnz, widths=packed, key=key)
+    return cupy.argsort(key), key
+
+
+def coalesce_plan(indices: Array, shape: tuple[int, ...]) -> CoalescePlan:
+    """Sort the positions `indices` (ndim, nnz) in row-major order and find the duplicates.
+
+    Waits once for the device, to learn how many positions there are.
+    """
+    import cupy
+
+    (ndim, nnz), index = indices.shape, ctype_of(indices.dtype)
+    common = {"indices": indices, "stride": nnz, "ndim": ndim, "n": nnz}
+    perm, key = sort_order(indices, shape)
+    head = cupy.empty(nnz, indices.dtype)
+    if key is None:
+        flag = kernel("coalesce", "sg_coalesce_flag_wide", index)
+        launch(flag, nnz, **common, perm=perm, head=head)
+    else:
+        flag = kernel("coalesce", "sg_coalesce_flag", ctype_of(key.dtype), index)
+        launch(flag, nnz, key=key, perm=perm, n=nnz, head=head)
+    upto = cupy.cumsum(head, dtype=head.dtype)
+    u = int(upto[-1]) if nnz else 0  # sync
+    plan = CoalescePlan(
+        indices=cupy.empty((ndim, u), indices.dtype),
+        start=cupy.empty(u + 1, indices.dtype) if nnz else cupy.zeros(1, indices.dtype),
+        order=cupy.empty(nnz, indices.dtype),
+        segment=cupy.empty(nnz, indices.dtype),
+        inverse=cupy.empty(nnz, indices.dtype),
+    )
+    launch(
+        kernel("coalesce", "sg_coalesce_scatter", index),
+        nnz,
+        **common,
+        perm=perm,
+        upto=upto,
+        out_indices=plan.indices,
+        out_stride=u,
+        start=plan.start,
+        order=plan.order,
+        segment=plan.segment,
+        inverse_or_null=plan.inverse,
+    )
+    return plan
+
+
+def coalesce_sum(plan: CoalescePlan, values: Array, *, dtype: str | None = None) -> Array:
+    """Sum the values (nnz, *D) of each position -> (u, *D), the same bits every time."""
+    import cupy
+
+    out = cupy.empty((plan.indices.shape[1], *values.shape[1:]), values.dtype)
+    _sum_into(out, values, plan.segment, plan.start, plan.order, dtype)
+    return out
+
+
+def segment_sum(values: Array, segment: Array, start: Array, order: Array | None = None) -> Array:
+    """Sums of runs: values (nnz, *D) -> (s, *D), 0 for an empty run, the same bits every time.
+
+    segment (nnz,): the run of each entry, rising; start (s + 1,): where each begins; order (nnz,):
+    which values are meant, all of them in order by default. Index arrays have one dtype.
+    """
+    import cupy
+
+    out = cupy.zeros((start.size - 1, *values.shape[1:]), values.dtype)
+    _sum_into(out, values, segment, start, order, None)
+    return out
+
+
+def sums(dtype: np.dtype) -> bool:
+    """Whether there are instances of `segment_sum` for values of this dtype."""
+    return dtype in _SUMMED
+
+
+def _sum_into(
+    out: Array, values: Array, segment: Array, start: Array, order: Array | None, dtype: Any
+) -> None:
+    import cupy
+
+    types = (ctype_of(values.dtype, dtype), ctype_of(segment.dtype))
+    nnz, width = segment.size, prod(values.shape[1:])
+    if not out.size or not nnz:
+        return
+    wide = accumulator_of(types[0])
+    # Rows of many columns keep a group of lanes busy for longer, so their tiles are shorter.
+    tile = 256 if width == 1 else 64 if width >= 16 else 32
+    tiles = -(-nnz // tile)
+    partial = cupy.empty((2 * tiles, width), wide)
+    common = {"segment": segment, "start": start, "n": nnz, "out": out}
+    common |= {"partial": partial}
+    if width == 1:
+        first = kernel("coalesce", "sg_coalesce_sum", *types)
+        launch(first, 32 * tiles, **common, values=values, order_or_null=order)
+    else:
+        full = 16 // values.itemsize
+        aligned = width % full == 0 and values.data.ptr % 16 == 0
+        load = full if aligned else 1
+        lanes = min(32, power_of_two(-(-width // load)))
+        blocks = -(-width // (lanes * load))
+        launch(
+            kernel("coalesce", "sg_coalesce_sum_rows", *types, str(load)),
+            lanes * tiles * blocks,
+            **common,
+            values=values,
+            order_or_null=order,
+            width=width,
+            lanes=lanes,
+            tile_rows=tile,
+        )
+    columns = min(32, power_of_two(width))
+    launch(
+        kernel("coalesce", "sg_coalesce_join", *types),
+        32 * (tiles - 1) * -(-width // columns),
+        **common,
+        tile_rows=tile,
+        width=width,
+        columns=columns,
+    )

@@ -1,0 +1,85 @@
+"""The CUDA devices: which there are, memory, waiting. CuPy is imported at the first use.
+
+>>> import sparsegrad as sg
+>>> sg.cuda.is_available() or sg.cuda.problem() is not None
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from sparsegrad import backends
+from sparsegrad.device import Device
+
+__all__ = [
+    "current_device",
+    "device_count",
+    "empty_cache",
+    "is_available",
+    "max_memory_allocated",
+    "memory_allocated",
+    "problem",
+    "set_device",
+    "synchronize",
+]
+
+
+def is_available() -> bool:
+    """Whether a GPU can be used: a tiny kernel was compiled and gave the right result."""
+    return backends.cuda_problem() is None
+
+
+def problem() -> str | None:
+    """Why no GPU can be used; None if one can."""
+    return backends.cuda_problem()
+
+
+def device_count() -> int:
+    """How many devices there are; 0 where none can be used."""
+    return _backend().count() if is_available() else 0
+
+
+def current_device() -> int:
+    """The number of the device that "cuda" means."""
+    return _opened().index("cuda")
+
+
+def set_device(device: int | str | Device) -> None:
+    """Make this device the one that "cuda" means. DeviceError for one there is not."""
+    _opened().use(f"cuda:{device}" if isinstance(device, int) else device)
+
+
+def synchronize() -> None:
+    """Wait for all work on the current device.
+
+    Raises PatternError if an index that was used before lies outside its bounds.
+    """
+    _opened().synchronize()
+
+
+def memory_allocated() -> int:
+    """Bytes of the current device that arrays occupy."""
+    return _opened().memory_in_use()
+
+
+def max_memory_allocated() -> int:
+    """Bytes that CuPy's pool has taken from the current device: the most that arrays and cached
+    blocks have occupied since `empty_cache`, which is an upper bound of what arrays did."""
+    return _opened().memory_held()
+
+
+def empty_cache() -> None:
+    """Give blocks that no array occupies back to the device."""
+    _opened().release_memory()
+
+
+def _backend() -> Any:
+    return importlib.import_module("sparsegrad.backends.cuda")
+
+
+def _opened() -> Any:
+    """The backend's module; DeviceError with the reason where CUDA cannot be used."""
+    backends.named("cuda")
+    return _backend()

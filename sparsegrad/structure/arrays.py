@@ -1,0 +1,94 @@
+"""Index arrays: their dtype, what makes one valid, and small work on them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from sparsegrad import backends
+from sparsegrad.errors import PatternError
+
+__all__ = [
+    "INT32_MAX",
+    "Array",
+    "as_ids",
+    "as_shape",
+    "check_offsets",
+    "frozen",
+    "index_dtype",
+    "invert",
+    "owned",
+]
+
+Array = Any
+
+INT32_MAX = int(np.iinfo(np.int32).max)
+
+
+def index_dtype(shape: tuple[int, ...], nnz: int) -> np.dtype:
+    """int32 unless a dimension or the number of entries needs int64."""
+    wide = max((*shape, nnz), default=0) > INT32_MAX
+    return np.dtype(np.int64 if wide else np.int32)
+
+
+def invert(perm: Array | None) -> Array | None:
+    """The inverse permutation."""
+    if perm is None:
+        return None
+    xp = backends.for_array(perm).xp
+    out = xp.empty_like(perm)
+    out[perm] = xp.arange(perm.size, dtype=perm.dtype)
+    return out
+
+
+def as_shape(shape: Any) -> tuple[int, ...]:
+    """`shape` as a tuple of non-negative ints."""
+    try:
+        sizes = tuple(operator.index(n) for n in shape)
+    except TypeError:
+        raise PatternError(f"shape: expected a tuple of integers, got {shape!r}") from None
+    if any(n < 0 for n in sizes):
+        raise PatternError(f"shape: sizes must not be negative, got {sizes}")
+    return sizes
+
+
+def as_ids(name: str, ids: Any) -> Array:
+    array = ids if hasattr(ids, "dtype") else np.asarray(ids)
+    array = array if backends.is_array(array) else getattr(array, "data", array)
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int32)  # an empty Python list
+    if array.dtype.kind not in "iu":
+        raise PatternError(f"{name}: indices must be integers, got {array.dtype}")
+    if array.ndim != 1:
+        raise PatternError(f"{name}: expected one dimension, got shape {array.shape}")
+    return array
+
+
+def owned(array: Array, dtype: np.dtype, copy: bool) -> Array:
+    out = array.astype(dtype, copy=copy)
+    return array[:] if out is array else out  # a view: the user's array stays writable
+
+
+def frozen(array: Array) -> Array:
+    """The array, made read-only where the library can: many handles share it."""
+    if isinstance(array, np.ndarray):
+        array.flags.writeable = False
+    return array
+
+
+def check_offsets(name: str, offsets: Any, nnz: int) -> Array:
+    """Offsets (s + 1,) as an index array; PatternError unless they rise from 0 to nnz."""
+    ptr = as_ids(name, offsets)
+    if ptr.size == 0 or int(ptr[0]) != 0:
+        raise PatternError(f"{name}: must start at 0, got {ptr[:1].tolist()}")
+    if int(ptr[-1]) != nnz:
+        raise PatternError(f"{name}: must end at nnz = {nnz}, got {int(ptr[-1])}")
+    falls = ptr[1:] < ptr[:-1]
+    if bool(falls.any()):
+        at = int(falls.argmax())
+        raise PatternError(
+            f"{name}: must not fall, got {int(ptr[at])} then {int(ptr[at + 1])} at {at}"
+        )
+    return ptr.astype(index_dtype((ptr.size,), nnz), copy=False)

@@ -1,0 +1,116 @@
+"""The op table on the devices that --device names, compared with the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sparsegrad as sg
+from op_db import OP_DB, Draw, OpCase, Sparse
+from sparsegrad.sparse_tensor import SparseTensor, wrap
+from test_ops import Call
+
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.filterwarnings("ignore::sparsegrad.errors.SparseEfficiencyWarning"),
+]
+
+TOL = {"float32": 2e-5, "float64": 1e-11}
+SAMPLES = 4  # of a row: kernels are compiled once for all, but the simulator is slow
+
+
+class Placed(Call):
+    """A sample of a row on a device."""
+
+    def __init__(self, device: str, *args: Any) -> None:
+        super().__init__(*args)
+        self.device = device
+
+    def _built(self, a: Sparse, values: sg.Tensor) -> SparseTensor:
+        pattern = a.build(self.fmt, sg.Tensor(a.values)).pattern
+        return wrap(values, pattern.to_device(self.device))
+
+    def sparse_args(self, leaves: list[sg.Tensor]) -> list[Any]:
+        return [
+            self._built(a, leaf) if isinstance(a, Sparse) else leaf
+            for a, leaf in zip(self.args, leaves, strict=True)
+        ]
+
+    def op(self, *leaves: sg.Tensor) -> Any:
+        static = {
+            k: self._built(v, sg.tensor(v.values, device=self.device))
+            if isinstance(v, Sparse)
+            else v
+            for k, v in self.static.items()
+        }
+        return self.case.op(*self.sparse_args(list(leaves)), **static)
+
+    def leaves(self, requires_grad: bool = False) -> list[sg.Tensor]:
+        return [sg.tensor(a, requires_grad=requires_grad, device=self.device) for a in self.arrays]
+
+
+def outcome(call: Call) -> tuple[Any, list[Any]]:
+    """The result and the gradients of all arguments for a random upstream."""
+    leaves = call.leaves(requires_grad=bool(call.case.order))
+    out = call.op(*leaves)
+    values = out.values if isinstance(out, SparseTensor) else out
+    if not values.requires_grad:
+        return out, []
+    upstream = np.random.default_rng(0).standard_normal(values.shape).astype(values.dtype)
+    g = sg.Tensor(upstream).to(values.device)
+    return out, list(sg.grad(values, leaves, g, allow_unused=True))
+
+
+def on_host(x: Any) -> Any:
+    if x is None:
+        return None
+    return (x.detach().to_dense() if isinstance(x, SparseTensor) else x.detach()).numpy()
+
+
+def same(found: Any, expected: Any, tol: float) -> None:
+    found, expected = on_host(found), on_host(expected)
+    if expected is None:
+        assert found is None
+        return
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    scale = max(1.0, float(np.abs(expected).max(initial=0))) if expected.dtype.kind == "f" else 1
+    np.testing.assert_allclose(found, expected, rtol=tol, atol=tol * scale)
+
+
+def compare(case: OpCase, fmt: str | None, dtype: str, device: str, count: int) -> None:
+    samples = list(case.samples(Draw()))
+    step = max(1, len(samples) // count)
+    for sample in samples[::step][:count]:
+        expected = outcome(Call(case, sample, fmt, dtype))
+        with sg.config(deterministic=True):
+            found = outcome(Placed(device, case, sample, fmt, dtype))
+            again = outcome(Placed(device, case, sample, fmt, dtype))
+        assert found[0].device.type == "cuda"
+        tol = max(TOL[dtype], case.tol.get(dtype, 0))
+        if isinstance(expected[0], SparseTensor):
+            where = [c.tolist() for c in expected[0].pattern.coords]
+            assert [c.tolist() for c in found[0].pattern.coords] == where
+        for f, a, e in zip(
+            (found[0], *found[1]), (again[0], *again[1]), (expected[0], *expected[1]), strict=True
+        ):
+            same(f, e, tol)
+            np.testing.assert_array_equal(on_host(f), on_host(a))
+
+
+SPARSE = [
+    pytest.param(case, fmt, id=f"{case.name}-{fmt}") for case in OP_DB for fmt in case.formats
+]
+DENSE = [pytest.param(case, id=case.name) for case in OP_DB if not case.formats]
+
+
+@pytest.mark.parametrize(("case", "fmt"), SPARSE)
+def test_sparse_ops_agree_with_the_cpu(case: OpCase, fmt: str, device: str) -> None:
+    compare(case, fmt, "float32", device, SAMPLES)
+
+
+@pytest.mark.parametrize("case", DENSE)
+def test_dense_ops_agree_with_the_cpu(case: OpCase, device: str) -> None:
+    compare(case, None, "float32", device, 1)

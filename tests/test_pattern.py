@@ -20,8 +20,9 @@ import scipy.sparse as sp
 
 import sparsegrad as sg
 from sparsegrad.backends import base
-from sparsegrad.structure import arrays, plan
+from sparsegrad.structure import arrays as index_arrays
 from sparsegrad.structure import pattern as pattern_module
+from sparsegrad.structure import plan
 from sparsegrad.structure.pattern import Core, Pattern
 
 FORMATS = ("coo", "csr", "csc")

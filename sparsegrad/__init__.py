@@ -43,8 +43,10 @@ from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
+from sparsegrad.ops.scan import *  # noqa: F403
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
+from sparsegrad.ops.sorting import *  # noqa: F403
 from sparsegrad.ops.sparse_diagonal import *  # noqa: F403
 from sparsegrad.ops.sparse_graph import *  # noqa: F403
 from sparsegrad.ops.sparse_index import *  # noqa: F403
@@ -54,6 +56,7 @@ from sparsegrad.ops.sparse_prune import *  # noqa: F403
 from sparsegrad.ops.sparse_shape import *  # noqa: F403
 from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
+from sparsegrad.ops.statistics import *  # noqa: F403
 from sparsegrad.ops.transfer import *  # noqa: F403
 from sparsegrad.ops.trigonometric import *  # noqa: F403
 from sparsegrad.ops.unary import *  # noqa: F403

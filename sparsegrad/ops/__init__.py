@@ -8,8 +8,10 @@ from sparsegrad.ops import (
     index,
     rearrange,
     reduce,
+    scan,
     segment,
     shape,
+    sorting,
     sparse_diagonal,
     sparse_elementwise,
     sparse_graph,
@@ -22,6 +24,7 @@ from sparsegrad.ops import (
     sparse_solve,
     sparse_structure,
     spmm_reduce,
+    statistics,
     transfer,
     trigonometric,
     unary,
@@ -33,8 +36,10 @@ from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
+from sparsegrad.ops.scan import *  # noqa: F403
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
+from sparsegrad.ops.sorting import *  # noqa: F403
 from sparsegrad.ops.sparse_diagonal import *  # noqa: F403
 from sparsegrad.ops.sparse_graph import *  # noqa: F403
 from sparsegrad.ops.sparse_index import *  # noqa: F403
@@ -44,6 +49,7 @@ from sparsegrad.ops.sparse_prune import *  # noqa: F403
 from sparsegrad.ops.sparse_shape import *  # noqa: F403
 from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
+from sparsegrad.ops.statistics import *  # noqa: F403
 from sparsegrad.ops.transfer import *  # noqa: F403
 from sparsegrad.ops.trigonometric import *  # noqa: F403
 from sparsegrad.ops.unary import *  # noqa: F403
@@ -56,8 +62,10 @@ FAMILIES = (
     index,
     rearrange,
     reduce,
+    scan,
     segment,
     shape,
+    sorting,
     sparse_diagonal,
     sparse_elementwise,
     sparse_graph,
@@ -70,6 +78,7 @@ FAMILIES = (
     sparse_solve,
     sparse_structure,
     spmm_reduce,
+    statistics,
     transfer,
     trigonometric,
     unary,

@@ -101,7 +101,13 @@ def _amax_rule(g: Any, x: Any, out: Any, axis: tuple[int, ...], keepdims: bool) 
     return reshape_p(g, shape=shape) * cast(weight, g.dtype)
 
 
-amax_p.defvjp(x=_amax_rule)
+@primitive(promote="none")
+def amin_p(xp: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> Any:
+    return xp.amin(x, axis=axis, keepdims=keepdims)
+
+
+for _extreme in (amax_p, amin_p):
+    _extreme.defvjp(x=_amax_rule)
 
 
 @primitive(promote="none", aux=("index",))
@@ -248,7 +254,12 @@ def amax(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
 
 def amin(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:
     """Minimum over `dim`; shapes, ties and `include_zeros` as in `amax`."""
-    return -amax(-x, dim, keepdim, include_zeros)
+    if getattr(x, "_is_sparse", False):
+        return -amax(-x, dim, keepdim, include_zeros)
+    axes = axes_of("amin", dim, x.ndim)
+    if any(x.shape[a] == 0 for a in axes):
+        raise ShapeError(f"amin: no minimum over an empty dimension of shape {x.shape}")
+    return amin_p(x, axis=axes, keepdims=keepdim)
 
 
 def prod(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:

@@ -102,7 +102,8 @@ def shifted(a: Sparse, dim: int) -> np.ndarray:
 HUGE_ROWS = {"huge": lambda d: ((d.huge(),), {"dim": 1})}
 
 ROWS = [
-    OpCase("amin", sg.amin, ref_reduce(np.min), nonempty_reductions),
+    OpCase("amin", sg.amin, ref_reduce(np.min), nonempty_reductions, "amin_p", errors=(
+        (lambda: sg.amin(sg.ones(0, 2), 0), sg.ShapeError, "amin: no minimum over an empty"),)),
     OpCase("prod", sg.prod, ref_reduce(np.prod), lambda d: (
         ((np.where(d.rng.random(x.shape) < 0.2, 0, x),), kw) for (x,), kw in reductions(d))),
     *(OpCase(f"norm[{p}]", lambda x, dim, keepdim, p=p: sg.norm(x, p, dim, keepdim), ref_norm(p),

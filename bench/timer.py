@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import numpy as np
 
 __all__ = ["AGAIN", "FULL", "QUICK", "Effort", "Samples", "Spread", "Timer", "paired"]
 
+_SLOW = 8  # times as long as the first candidate: much slower
 AGAIN = "(again)"  # the name under which the A/A run of the first candidate appears
 
 
@@ -28,8 +30,8 @@ class Effort:
     """How long to measure.
 
     warmup: untimed calls of each candidate before the first round.
-    min_rounds, max_rounds, budget_s: rounds of a candidate, between the two, as many as its share
-        of the budget allows; a slow candidate leaves after `min_rounds`.
+    min_rounds, max_rounds, budget_s: rounds, between the two, as many as the budget allows. A
+        candidate much slower than the first one leaves after `min_rounds`.
     sample_s: a call shorter than this is repeated until a sample takes as long.
     settle_s: pause before each sample, in which the threads of the candidate before go to sleep:
         OpenMP's keep a core busy for some milliseconds after the work is done.
@@ -106,39 +108,50 @@ class Timer:
         todo = dict(fns)
         first = next(iter(todo))
         todo[AGAIN] = todo[first]
+        order = random.Random(0)
         with _gc_off():
-            plans = {name: self._plan(fn, len(todo)) for name, fn in fns.items()}
-            plans[AGAIN] = plans[first]
+            calls = {name: self._call(fn) for name, fn in fns.items()}
+            calls[AGAIN] = calls[first]
+            inner = {name: self._inner(call) for name, call in calls.items()}
+            rounds = self._rounds(calls, inner, _SLOW * calls[first])
             seconds: dict[str, list[float]] = {name: [] for name in todo}
-            names = list(todo)
-            for r in range(max(rounds for _, rounds in plans.values())):
+            for r in range(max(rounds.values())):
                 gc.collect()
-                turn = r % len(names)  # nobody always comes after the same neighbour
-                for name in names[turn:] + names[:turn]:
-                    inner, rounds = plans[name]
-                    if r < rounds:
-                        seconds[name].append(self._sample(todo[name], inner))
-        return {name: Samples(tuple(seconds[name]), plans[name][0]) for name in names}
+                names = [name for name in todo if r < rounds[name]]
+                order.shuffle(names)  # turning the order would leave each with the same neighbour
+                for name in names:
+                    seconds[name].append(self._sample(todo[name], inner[name]))
+        return {name: Samples(tuple(seconds[name]), inner[name]) for name in todo}
 
-    def _plan(self, fn: Callable[[], Any], candidates: int) -> tuple[int, int]:
-        """Calls a sample, and rounds, for one function; warms it up on the way."""
-        e = self.effort
-        for _ in range(e.warmup):
+    def _call(self, fn: Callable[[], Any]) -> float:
+        """About how long a call takes; warms it up on the way."""
+        for _ in range(self.effort.warmup):
             fn()
         call = self._run(fn, 1)
-        inner = 1 if call >= e.sample_s else math.ceil(e.sample_s / max(call, 1e-7))
-        if inner > 1:  # one short call is mostly noise: look again
-            call = self._run(fn, inner) / inner
-            inner = max(1, math.ceil(e.sample_s / max(call, 1e-7)))
-        untimed = call if inner > 1 else 0.0
-        cost = max(call * inner + untimed + e.settle_s, 1e-9)
-        share = e.budget_s / candidates
-        return inner, int(min(max(share / cost, e.min_rounds), e.max_rounds))
+        inner = self._inner(call)
+        return call if inner == 1 else self._run(fn, inner) / inner  # a short one is mostly noise
+
+    def _inner(self, call: float) -> int:
+        """Calls a sample."""
+        enough = self.effort.sample_s
+        return 1 if call >= enough else math.ceil(enough / max(call, 1e-7))
+
+    def _rounds(
+        self, calls: Mapping[str, float], inner: Mapping[str, int], limit: float
+    ) -> dict[str, int]:
+        """Rounds by name: the same for all, so that medians are of the same moments, except for
+        those whose call is over `limit` and would leave too few for the rest."""
+        e = self.effort
+        quick = {name for name, call in calls.items() if call <= limit}
+        cost = sum(calls[n] * inner[n] * 1.1 + e.settle_s for n in quick)
+        rounds = int(min(max(e.budget_s / max(cost, 1e-9), e.min_rounds), e.max_rounds))
+        return {name: rounds if name in quick else min(rounds, e.min_rounds) for name in calls}
 
     def _sample(self, fn: Callable[[], Any], inner: int) -> float:
         self.sleep(self.effort.settle_s)
         if inner > 1:
-            fn()  # wakes threads and fills caches, which a long call does for itself
+            # Wakes threads and fills caches, which a long call does for itself.
+            self._run(fn, math.ceil(inner / 10))
         return self._run(fn, inner) / inner
 
     def _run(self, fn: Callable[[], Any], times: int) -> float:

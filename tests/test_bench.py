@@ -1,5 +1,6 @@
 """The benchmark core on fake candidates and a fake clock: nothing here depends on real time."""
 
+import itertools
 import json
 import warnings
 
@@ -75,18 +76,30 @@ def test_a_call_the_clock_cannot_see_ends(clock):
     assert found["a"].inner in (100, 101) and found["a"].spread.median == 0
 
 
-def test_rounds_are_interleaved_and_the_order_turns(clock):
-    t = timer(clock, warmup=0, max_rounds=4)
-    t.rounds({"a": clock.work("a", 1.0), "b": clock.work("b", 1.0)})
-    planning, rounds = clock.calls[:2], clock.calls[2:]
-    assert planning == ["a", "b"]
-    assert ["".join(rounds[i : i + 3]) for i in range(0, 12, 3)] == ["aba", "baa", "aab", "aba"]
+def test_rounds_are_interleaved_and_nobody_keeps_a_neighbour(clock):
+    t = timer(clock, warmup=0, min_rounds=40, max_rounds=40)
+    t.rounds({name: clock.work(name, 1.0) for name in "abcd"})
+    planning, rest = clock.calls[:4], clock.calls[4:]
+    assert planning == list("abcd")
+    rounds = [rest[i : i + 5] for i in range(0, 200, 5)]
+    assert len(rest) == 200 and all(sorted(r) == list("aabcd") for r in rounds)
+    followers = {(x, y) for r in rounds for x, y in itertools.pairwise(r)}
+    assert len(followers) == 13  # every pair, "a" after itself included
 
 
-def test_slow_candidates_leave_early(clock):
-    t = timer(clock, budget_s=30.0, settle_s=0.0)
+def test_rounds_fill_the_budget(clock):
+    for budget, rounds in ((0.0, 4), (23.0, 5), (1000.0, 6)):  # 4.4 s a round
+        t = timer(clock, budget_s=budget, settle_s=0.0)
+        found = t.rounds({"a": clock.work("a", 1.0), "b": clock.work("b", 2.0)})
+        assert {len(s.seconds) for s in found.values()} == {rounds}
+
+
+def test_much_slower_candidates_leave_early(clock):
+    t = timer(clock, settle_s=0.0, budget_s=1e4)
     found = t.rounds({"a": clock.work("a", 1.0), "b": clock.work("b", 1000.0)})
-    assert len(found["a"].seconds) == 6 and len(found["b"].seconds) == 4
+    assert len(found["a"].seconds) == len(found[AGAIN].seconds) == 6
+    assert len(found["b"].seconds) == 4
+    assert len(t.rounds({"b": clock.work("b", 9.0), "a": clock.work("a", 1.0)})["b"].seconds) == 6
     assert paired(found["a"], found["b"]).median == pytest.approx(1000.0)
 
 

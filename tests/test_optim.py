@@ -16,11 +16,12 @@ ADAM = {"lr": 0.1, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.01}
 # --- the formulas, one element at a time -------------------------------------------------------
 
 
-def sgd(p, grads, lr=0.1, momentum=0.0, weight_decay=0.0):
+def sgd(p, grads, lr=0.1, momentum=0.0, weight_decay=0.0, nesterov=False):
     v = 0.0
     for g in grads:
-        v = momentum * v + (g + weight_decay * p)
-        p = p - lr * v
+        g = g + weight_decay * p
+        v = momentum * v + g
+        p = p - lr * (g + momentum * v if nesterov else v)
     return p
 
 
@@ -34,12 +35,54 @@ def adam(p, grads, lr=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
     return p
 
 
+def adamw(p, grads, weight_decay=0.01, lr=0.1, **options):
+    steps, before = [], p
+    for t in range(len(grads)):  # Adam on the same gradients, its moves added to the decayed p
+        moved = adam(before, grads[: t + 1], lr=lr, **options)
+        steps.append(moved - adam(before, grads[:t], lr=lr, **options))
+    for step in steps:
+        p = p * (1 - lr * weight_decay) + step
+    return p
+
+
+def adagrad(p, grads, lr=0.1, lr_decay=0.0, weight_decay=0.0, start=0.0, eps=1e-10):
+    s = start
+    for t, g in enumerate(grads):
+        g = g + weight_decay * p
+        s = s + g * g
+        p = p - lr / (1 + t * lr_decay) * g / (np.sqrt(s) + eps)
+    return p
+
+
+def rmsprop(p, grads, lr=0.1, alpha=0.99, weight_decay=0.0, momentum=0.0, centered=False):
+    v = a = b = 0.0
+    for g in grads:
+        g = g + weight_decay * p
+        v = alpha * v + (1 - alpha) * g * g
+        a = alpha * a + (1 - alpha) * g
+        b = momentum * b + g / (np.sqrt(v - a * a if centered else v) + 1e-8)
+        p = p - lr * b
+    return p
+
+
+RMS = {"lr": 0.01, "alpha": 0.9, "momentum": 0.5, "weight_decay": 0.01, "centered": True}
 CASES = [
     pytest.param(optim.SGD, sgd, {"lr": 0.1}, id="sgd"),
     pytest.param(optim.SGD, sgd, {"lr": 0.1, "weight_decay": 0.1}, id="sgd-decay"),
     pytest.param(optim.SGD, sgd, SGD, id="sgd-momentum"),
     pytest.param(optim.Adam, adam, {"lr": 0.1}, id="adam"),
     pytest.param(optim.Adam, adam, ADAM, id="adam-decay"),
+    pytest.param(optim.SGD, sgd, SGD | {"nesterov": True}, id="sgd-nesterov"),
+    pytest.param(optim.AdamW, adamw, ADAM | {"weight_decay": 0.1}, id="adamw"),
+    pytest.param(optim.Adagrad, adagrad, {"lr": 0.1}, id="adagrad"),
+    pytest.param(
+        optim.Adagrad,
+        adagrad,
+        {"lr": 0.1, "lr_decay": 0.5, "weight_decay": 0.1},
+        id="adagrad-decay",
+    ),
+    pytest.param(optim.RMSprop, rmsprop, {"lr": 0.01}, id="rmsprop"),
+    pytest.param(optim.RMSprop, rmsprop, RMS, id="rmsprop-centered"),
 ]
 every = pytest.mark.parametrize(("cls", "formula", "options"), CASES)
 
@@ -77,7 +120,7 @@ def test_dense_that_is_not_contiguous(cls, formula, options):
     p.grad = sg.Tensor(np.broadcast_to(numbers(400, seed=2), (300, 400)))
     expected = formula(base.T, [p.grad.data], **options)
     cls([p], **options).step()
-    np.testing.assert_allclose(p.data, expected, rtol=1e-12)
+    np.testing.assert_allclose(p.data, expected, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -273,7 +316,8 @@ def test_ac_89_state_and_step_count():
         optimizer.step()
     held = optimizer.state_dict()
     assert held["state"][0]["step"] == 3
-    assert held["param_groups"] == [{"params": [0], **ADAM}]
+    modes = {"sparse": "auto", "decay": "touched", "per_row_step": False}
+    assert held["param_groups"] == [{"params": [0], **ADAM, **modes}]
     optimizer.state.clear()  # starts the bias correction anew
     q, other = sg.tensor(p.data, requires_grad=True), copy.deepcopy(ADAM)
     fresh = optim.Adam([q], **other)
@@ -371,6 +415,14 @@ def test_a_step_counts_as_an_in_place_change():
         (lambda p: optim.SGD([{"params": p, "speed": 1}]), ValueError, "unknown .*speed"),
         (lambda p: optim.SGD([p], lr=-1), ValueError, "lr must be >= 0, got -1"),
         (lambda p: optim.SGD([p], momentum=-0.5), ValueError, "momentum"),
+        (lambda p: optim.SGD([p], nesterov=True), ValueError, "nesterov needs a momentum"),
+        (lambda p: optim.SGD([p], sparse="rows"), ValueError, "sparse must be"),
+        (lambda p: optim.SGD([p], decay="some"), ValueError, "decay must be"),
+        (lambda p: optim.AdamW([p], betas=(0.9, 1.0)), ValueError, "AdamW: betas"),
+        (lambda p: optim.Adagrad([p], lr_decay=-1), ValueError, "Adagrad: lr_decay"),
+        (lambda p: optim.RowwiseAdagrad([p], eps=-1), ValueError, "RowwiseAdagrad: eps"),
+        (lambda p: optim.RMSprop([p], alpha=1.0), ValueError, "alpha"),
+        (lambda p: optim.RMSprop([p], momentum=-1.0), ValueError, "momentum"),
         (lambda p: optim.Adam([p], betas=(0.9, 1.0)), ValueError, "betas"),
         (lambda p: optim.Adam([p], eps=-1.0), ValueError, "eps"),
         (lambda p: optim.Adam([p], weight_decay=float("nan")), ValueError, "weight_decay"),
@@ -395,3 +447,220 @@ def test_training_lowers_the_loss(cls, formula, options):
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.95 * losses[0]
+
+
+# --- rows without gradient, by name ------------------------------------------------------------
+
+
+def gradients(kind, rows, values, shape):
+    """The same gradient dense, by row, or by element."""
+    full = np.zeros(shape)
+    full[rows] = values
+    if kind == "dense":
+        return sg.tensor(full)
+    if kind == "rows":
+        return row_sparse(rows, values, shape)
+    return sg.tensor(full).to_sparse()
+
+
+@every
+@pytest.mark.parametrize("sparse", ["lazy", "dense"])
+def test_meaning_does_not_depend_on_the_type_of_the_gradient(cls, formula, options, sparse):
+    start, shape = numbers(6, 3), (6, 3)
+    found = []
+    for kinds in (["dense"] * 4, ["rows"] * 4, ["cells"] * 4, ["dense", "rows", "cells", "dense"]):
+        p = sg.tensor(start, requires_grad=True)
+        optimizer = cls([p], **options, sparse=sparse)
+        for t, kind in enumerate(kinds):
+            p.grad = gradients(kind, [t, 5], numbers(2, 3, seed=t), shape)
+            optimizer.step()
+        found.append(p.data)
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-12)
+    row4, row0 = found[0][4], found[0][0]
+    if sparse == "lazy":
+        np.testing.assert_array_equal(row4, start[4])
+        np.testing.assert_allclose(row0, formula(start[0], [numbers(2, 3)[0]], **options))
+    else:
+        zeros = [np.zeros(3)] * 3
+        expected = formula(start[0], [numbers(2, 3)[0], *zeros], **options)
+        np.testing.assert_allclose(row0, expected, rtol=1e-12)
+
+
+def test_lazy_without_a_gradient_and_without_dimensions():
+    p, x = sg.ones(3, 2, requires_grad=True), sg.tensor(2.0, requires_grad=True)
+    optimizer = optim.Adam([p, x], sparse="lazy")
+    p.grad, x.grad = sg.zeros(3, 2), sg.tensor(1.0)
+    optimizer.step()
+    assert p not in optimizer.state and x.item() < 2
+
+
+def test_rowwise_adagrad():
+    start, grads = numbers(5, 3), numbers(4, 2, 3, seed=1)
+    for sparse in (True, False):
+        p = sg.tensor(start, requires_grad=True)
+        optimizer = optim.RowwiseAdagrad([p], lr=0.1)
+        expected, s = start.copy(), np.zeros(5)
+        for g in grads:
+            p.grad = gradients("rows" if sparse else "dense", [1, 3], g, (5, 3))
+            optimizer.step()
+            s[[1, 3]] += (g * g).mean(1)
+            expected[[1, 3]] -= 0.1 * g / (np.sqrt(s[[1, 3]]) + 1e-8)[:, None]
+        np.testing.assert_allclose(p.data, expected, rtol=1e-12)
+        assert optimizer.state[p]["sum"].shape == (5,)
+        again = optim.RowwiseAdagrad([p])
+        again.load_state_dict(pickle.loads(pickle.dumps(optimizer.state_dict())))
+        np.testing.assert_allclose(again.state[p]["sum"].data, s)
+    cells = sg.tensor(start, requires_grad=True)  # an element stands for its row
+    cells.grad = sg.coo([[2], [1]], np.array([3.0]), (5, 3))
+    optim.RowwiseAdagrad([cells], lr=0.1).step()
+    np.testing.assert_allclose(cells.data[2, 1], start[2, 1] - 0.1 * np.sqrt(3))
+
+
+@pytest.mark.parametrize("cls", [optim.RowwiseAdagrad, optim.Adam])
+@pytest.mark.parametrize("shape", [(), (7,), (70000, 2), (0, 3)])
+def test_state_by_row_in_blocks(cls, shape):
+    options = {"per_row_step": True} if cls is optim.Adam else {}
+    start, g = numbers(*shape), numbers(*shape, seed=1)
+    p = sg.tensor(start, requires_grad=True)
+    p.grad = sg.tensor(g)
+    optimizer = cls([p], lr=0.1, **options)
+    optimizer.step()
+    if cls is optim.Adam:
+        expected = adam(start, [g])
+        assert (optimizer.state[p]["row_step"].data == 1).all()
+    else:
+        mean = (g * g).reshape(len(g), -1).mean(1) if g.ndim and g.size else g * g
+        expected = start - 0.1 * g / (np.sqrt(mean).reshape(-1, *(1,) * (g.ndim - 1)) + 1e-8)
+    np.testing.assert_allclose(p.data, expected.reshape(shape), rtol=1e-11)
+
+
+def test_adam_with_a_step_count_a_row():
+    start, grads = numbers(4, 2), numbers(3, 2, seed=1)
+    p = sg.tensor(start, requires_grad=True)
+    optimizer = optim.Adam([p], lr=0.1, per_row_step=True)
+    for t, row in enumerate([0, 1, 1]):
+        p.grad = row_sparse([row], grads[t : t + 1], (4, 2))
+        optimizer.step()
+    np.testing.assert_allclose(p.data[0], adam(start[0], grads[:1]), rtol=1e-12)
+    np.testing.assert_allclose(p.data[1], adam(start[1], grads[1:]), rtol=1e-12)
+    steps = optimizer.state[p]["row_step"]
+    assert steps.dtype == sg.int64 and steps.tolist() == [1, 2, 0, 0]
+    other = optim.Adam([p], per_row_step=True)
+    other.load_state_dict(optimizer.state_dict())
+    assert other.state[p]["row_step"].dtype == sg.int64
+
+
+# --- decay of rows without gradient ------------------------------------------------------------
+
+DECAYS = [
+    pytest.param(optim.SGD, sgd, {"weight_decay": 0.1}, id="sgd"),
+    pytest.param(optim.SGD, sgd, SGD, id="momentum"),
+    pytest.param(optim.SGD, sgd, SGD | {"nesterov": True}, id="nesterov"),
+]
+
+
+@pytest.mark.parametrize(("cls", "formula", "options"), DECAYS)
+@pytest.mark.parametrize("decay", ["all", "catch_up"])
+@pytest.mark.parametrize("schedule", [False, True])
+@pytest.mark.parametrize("kind", ["rows", "cells"])
+def test_all_and_catch_up_equal_dense(cls, formula, options, decay, schedule, kind):
+    """The loss depends on the rows it reads: they have to be up to date when they are read."""
+    start, draw = numbers(9, 2), np.random.default_rng(3)
+    p, q = (sg.tensor(start, requires_grad=True) for _ in range(2))
+    late = cls([p], **options, sparse="lazy", decay=decay)
+    dense = cls([q], **options, sparse="dense")
+    for t in range(30):
+        rows = np.unique(draw.integers(0, 8, 2))
+        if schedule:
+            late.param_groups[0]["lr"] = dense.param_groups[0]["lr"] = 0.1 / (1 + t)
+        late.catch_up(p, sg.tensor(rows))
+        np.testing.assert_allclose(p.data[rows], q.data[rows], rtol=1e-9)
+        for x, o in ((p, late), (q, dense)):
+            x.grad = gradients(kind, rows, np.tanh(x.data[rows] + t), (9, 2))
+            o.step()
+    if decay == "catch_up":
+        assert not np.allclose(p.data[8], q.data[8])  # nobody has looked at it
+        late.flush()
+    np.testing.assert_allclose(p.data, q.data, rtol=1e-9)
+    for name in late.moved[: len(late.idle(late.param_groups[0])) - 1]:
+        np.testing.assert_allclose(late.state[p][name].data, dense.state[q][name].data, rtol=1e-9)
+
+
+@pytest.mark.parametrize("decay", ["all", "catch_up"])
+def test_adamw_decays_every_row(decay):
+    start = numbers(5, 2)
+    p, q = (sg.tensor(start, requires_grad=True) for _ in range(2))
+    late = optim.AdamW([p], lr=0.1, weight_decay=0.5, sparse="lazy", decay=decay)
+    touched = optim.AdamW([q], lr=0.1, weight_decay=0.5, sparse="lazy")
+    for _ in range(4):
+        for x, o in ((p, late), (q, touched)):
+            x.grad = row_sparse([1], np.ones((1, 2)), (5, 2))
+            o.step()
+    late.flush()
+    np.testing.assert_allclose(p.data[1], q.data[1], rtol=1e-12)
+    np.testing.assert_allclose(p.data[[0, 2, 3, 4]], start[[0, 2, 3, 4]] * 0.95**4, rtol=1e-12)
+    np.testing.assert_array_equal(q.data[0], start[0])
+
+
+def test_catch_up_survives_saving_and_many_changes_of_the_rate(monkeypatch):
+    monkeypatch.setattr("sparsegrad.optim.optimizer._MOST_RUNS", 5)
+    start = numbers(6, 2)
+    p, q = (sg.tensor(start, requires_grad=True) for _ in range(2))
+    late, dense = optim.SGD([p], **SGD, decay="catch_up"), optim.SGD([q], **SGD, sparse="dense")
+    for t in range(20):
+        if t == 10:
+            saved = pickle.loads(pickle.dumps(late.state_dict()))
+            late = optim.SGD([p], lr=9.0)
+            late.load_state_dict(saved)
+        for x, o in ((p, late), (q, dense)):
+            o.param_groups[0]["lr"] = 0.1 / (1 + t)
+            x.grad = row_sparse([t % 3], np.ones((1, 2)), (6, 2))
+            o.step()
+        assert len(late.state[p]["runs"]) <= 5
+    late.flush()
+    np.testing.assert_allclose(p.data, q.data, rtol=1e-9)
+
+
+def test_a_gradient_without_entries_still_decays():
+    p = sg.ones(3, 1, dtype=sg.float64, requires_grad=True)
+    for decay in ("all", "catch_up"):
+        optimizer = optim.SGD([p], lr=0.5, weight_decay=1.0, decay=decay)
+        p.grad = row_sparse([], np.zeros((0, 1)), (3, 1))
+        optimizer.step()
+        optimizer.flush()
+    assert p.tolist() == [[0.25]] * 3
+
+
+# --- patterns that change ----------------------------------------------------------------------
+
+
+@every
+def test_state_follows_the_pattern(cls, formula, options):
+    A = nn.Parameter(sg.coo([[0, 1, 2], [0, 1, 2]], np.array([1.0, 2.0, 3.0]), (3, 3)))
+    optimizer = cls([A], **options)
+    grads = [np.array([0.5, -1.0, 2.0]), np.array([3.0, 0.25, -2.0])]
+    A.values.grad = sg.tensor(grads[0])
+    optimizer.step()
+    target = sg.coo([[0, 1, 2], [1, 1, 2]], None, (3, 3))  # (0, 0) goes, (0, 1) comes
+    plan = optimizer.repattern_(A, target)
+    assert plan.kept.tolist() == [False, True, True] and A.pattern is target.pattern
+    A.values.grad = sg.tensor(grads[1])
+    optimizer.step()
+    kept = formula(np.array([2.0, 3.0]), [grads[0][1:], grads[1][1:]], **options)
+    np.testing.assert_allclose(A.values.data[1:], kept, rtol=1e-12)
+    for name in optimizer.slots(optimizer.param_groups[0]):
+        assert optimizer.state[A][name].shape == (3,)
+
+
+def test_patterns_that_changed_behind_the_back_of_the_optimizer():
+    A = nn.Parameter(sg.coo([[0, 1], [0, 1]], [1.0, 2.0], (2, 2)))
+    optimizer = optim.Adam([A])
+    A.values.grad = sg.ones(2)
+    optimizer.step()
+    A.repattern_(sg.coo([[0], [0]], None, (2, 2)))
+    A.values.grad = sg.ones(1)
+    with pytest.raises(sg.ShapeError, match=r"optimizer\.repattern_"):
+        optimizer.step()
+    with pytest.raises(ValueError, match="not a parameter"):
+        optimizer.repattern_(sg.coo([[0], [0]], [1.0], (2, 2)), A)

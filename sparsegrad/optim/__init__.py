@@ -8,7 +8,8 @@ elements a step touches:
     SparseTensor parameter        its stored values
 
 A sparse gradient is *lazy*: weight decay and momentum of the rows it does not store stand still,
-and so do the rows. One without entries changes nothing at all.
+and so do the rows. One without entries changes nothing at all. Where the type of a gradient may
+change (tied weights), name the meaning: `sparse="lazy"` or `sparse="dense"`; see `Optimizer`.
 
 >>> import sparsegrad as sg
 >>> w = sg.ones(4, 2, requires_grad=True)
@@ -22,8 +23,9 @@ tensor([[1., 1.],
         [1., 1.]])
 """
 
-from sparsegrad.optim.adam import Adam
+from sparsegrad.optim.adagrad import Adagrad, RMSprop, RowwiseAdagrad
+from sparsegrad.optim.adam import Adam, AdamW
 from sparsegrad.optim.optimizer import Optimizer
 from sparsegrad.optim.sgd import SGD
 
-__all__ = ["Adam", "Optimizer", "SGD"]
+__all__ = ["Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "RowwiseAdagrad", "SGD"]

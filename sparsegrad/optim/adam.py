@@ -1,4 +1,4 @@
-"""Adam."""
+"""Adam and AdamW."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from sparsegrad.optim.optimizer import Optimizer
 
-__all__ = ["Adam"]
+__all__ = ["Adam", "AdamW"]
 
 
 class Adam(Optimizer):
@@ -18,9 +18,10 @@ class Adam(Optimizer):
 
     params: tensors or groups; see `Optimizer`. Parameters, gradients and state share a shape.
     lr, eps, weight_decay >= 0, betas (b1, b2) in [0, 1), or ValueError.
-
-    A sparse gradient is lazy: rows it does not store, and their m and v, stand still. t counts
-    the steps of the whole parameter, as in PyTorch's SparseAdam.
+    sparse: rows that have no gradient, see `Optimizer`; a sparse gradient is lazy by itself: rows
+        it does not store, and their m and v, stand still.
+    per_row_step: t counts the steps in which a row was touched (an int64 a row). Else it counts
+        the steps of the whole parameter, as in PyTorch's SparseAdam.
 
     Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015.
 
@@ -40,28 +41,48 @@ class Adam(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        per_row_step: bool = False,
+        sparse: str = "auto",
+        decay: str = "touched",
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults |= {"per_row_step": per_row_step, "sparse": sparse, "decay": decay}
         super().__init__(params, defaults)
 
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
         if not all(0 <= beta < 1 for beta in group["betas"]) or len(group["betas"]) != 2:
-            raise ValueError(f"Adam: betas must be two numbers in [0, 1), got {group['betas']}")
+            raise ValueError(
+                f"{self._name}: betas must be two numbers in [0, 1), got {group['betas']}"
+            )
         if not group["eps"] >= 0:
-            raise ValueError(f"Adam: eps must be >= 0, got {group['eps']}")
+            raise ValueError(f"{self._name}: eps must be >= 0, got {group['eps']}")
 
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"
 
+    def row_slots(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"row_step": "int64"} if group["per_row_step"] else {}
+
     def factors(self, group: dict[str, Any], step: int) -> Any:
         b1, b2 = group["betas"]
-        step_size = group["lr"] / (1 - b1**step)
-        return b1, b2, step_size, math.sqrt(1 - b2**step), group["eps"], group["weight_decay"]
+        corrections = 1 - b1**step, math.sqrt(1 - b2**step)
+        return b1, b2, group["lr"], corrections, group["eps"], self.shares(group)
+
+    def shares(self, group: dict[str, Any]) -> tuple[float, float]:
+        """How much of p joins the gradient, and what p is multiplied with beforehand."""
+        return group["weight_decay"], 1.0
 
     def update(self, xp: Any, factors: Any, p: Any, g: Any, *state: Any) -> None:
-        b1, b2, step_size, correction, eps, weight_decay = factors
-        m, v = state
+        b1, b2, lr, (first, second), eps, (weight_decay, shrink) = factors
+        m, v, *row_step = state
+        if row_step:
+            row_step[0] += 1
+            t = row_step[0].reshape(-1, *(1,) * (p.ndim - 1)).astype(xp.float64)
+            first = (1 - b1**t).astype(p.dtype)
+            second = xp.sqrt(1 - b2**t).astype(p.dtype)
+        if shrink != 1:
+            p *= shrink
         s = xp.empty_like(p)  # the one temporary: the gradient is the user's
         if weight_decay:
             xp.multiply(p, weight_decay, out=s)
@@ -77,8 +98,49 @@ class Adam(Optimizer):
         v *= b2
         v += s
         xp.sqrt(v, out=s)
-        s /= correction
+        s /= second
         s += eps
         xp.divide(m, s, out=s)
-        s *= step_size
+        s *= lr / first
         p -= s
+
+
+class AdamW(Adam):
+    """Adam whose weight decay does not go through the averages: p *= 1 - lr weight_decay, then
+    Adam's step without weight decay; PyTorch's formula.
+
+    Arguments as for `Adam`. decay: whether rows without gradient decay; see `Optimizer`. "all" and
+    "catch_up" (after `flush`) decay every row in every step, while m and v of rows that are not
+    touched stand still.
+
+    Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
+
+    >>> import sparsegrad as sg
+    >>> w = sg.tensor([1.0, 2.0], dtype=sg.float64, requires_grad=True)
+    >>> optimizer = sg.optim.AdamW([w], lr=0.5, weight_decay=0.2)
+    >>> (w * w).sum().backward()
+    >>> optimizer.step()
+    >>> w.detach()
+    tensor([0.4, 1.3], dtype=float64)
+    """
+
+    decays = ("touched", "all", "catch_up")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        per_row_step: bool = False,
+        sparse: str = "auto",
+        decay: str = "touched",
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, per_row_step, sparse, decay)
+
+    def shares(self, group: dict[str, Any]) -> tuple[float, float]:
+        return 0.0, 1 - group["lr"] * group["weight_decay"]
+
+    def idle(self, group: dict[str, Any]) -> list[list[float]]:
+        return [[1 - group["lr"] * group["weight_decay"]]]

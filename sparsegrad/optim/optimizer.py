@@ -6,16 +6,19 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from sparsegrad import backends
 from sparsegrad.engine.mode import enable_grad, no_grad
-from sparsegrad.errors import DtypeError, GraphError
+from sparsegrad.errors import DtypeError, GraphError, ShapeError
+from sparsegrad.optim import rows
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor
 
 __all__ = ["Optimizer"]
 
-# Elements a step works on at a time: parameter, gradient, state and scratch stay in the cache.
-_BLOCK = 1 << 16
+# Changes of hyperparameters that are kept for rows which have not caught up; more flush them.
+_MOST_RUNS = 1024
 
 
 class Optimizer:
@@ -25,12 +28,25 @@ class Optimizer:
         "lr": ...} whose other entries override the defaults for that group.
     defaults: hyperparameters of every group.
 
+    Two hyperparameters that every optimizer has, for every group:
+
+    sparse: which rows (slices of the first dimension) a step touches. "dense": all of them.
+        "lazy": those whose gradient is not zero; the others and their state stand still. Both
+        whatever the type of the gradient. "auto": all for a dense gradient, those it stores (or
+        its elements) for a sparse one; it suits parameters whose gradient is always of one type.
+    decay: what weight decay and momentum do to rows that a step does not touch. "touched":
+        nothing. "all": what a step with a gradient of zero does. "catch_up": the same, but later:
+        before the row is next touched, or at `flush`; see `catch_up`. Only SGD and AdamW, whose
+        steps without gradient are linear, know the last two.
+
     Raises TypeError, GraphError or ValueError for something else, for a result of an op, for a
     parameter given twice, and for no parameters.
     """
 
+    decays: tuple[str, ...] = ("touched",)
+
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
-        self.defaults = defaults
+        self.defaults = {"sparse": "auto", "decay": "touched", **defaults}
         self.param_groups: list[dict[str, Any]] = []
         self.state: dict[Any, dict[str, Any]] = {}  # per parameter; tensors are looked up by id
         if isinstance(params, (Tensor, SparseTensor)):
@@ -81,6 +97,26 @@ class Optimizer:
         for name in ("lr", "weight_decay"):
             if not group[name] >= 0:
                 raise ValueError(f"{self._name}: {name} must be >= 0, got {group[name]}")
+        if group["sparse"] not in ("auto", "lazy", "dense"):
+            raise ValueError(
+                f"{self._name}: sparse must be 'auto', 'lazy' or 'dense', got {group['sparse']!r}"
+            )
+        if group["decay"] not in ("touched", "all", "catch_up"):
+            raise ValueError(
+                f"{self._name}: decay must be 'touched', 'all' or 'catch_up', got "
+                f"{group['decay']!r}"
+            )
+        if group["decay"] not in self.decays:
+            raise ValueError(
+                f"{self._name}: decay={group['decay']!r} has no meaning here: weight decay goes "
+                f"through the averages of the gradient, which rows that are not touched do not "
+                f"update; use decay='touched', sparse='dense', or AdamW"
+            )
+        if group["decay"] != "touched" and group["sparse"] == "dense":
+            raise ValueError(
+                f"{self._name}: decay={group['decay']!r} is about rows that a step does not touch; "
+                f"with sparse='dense' there are none"
+            )
 
     # ---- steps ---------------------------------------------------------------------------------
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -112,43 +148,174 @@ class Optimizer:
         grad = target.grad
         if grad is None:
             return
+        where, g = self._where(grad, group)
+        late = group["decay"]
+        if where is not None and not len(g) and late == "touched":
+            return
+        factors, state = self._begin(p, target, group)
+        if late == "catch_up":
+            self._catch_up(p, group, where, self.state[p]["step"] - 1)
+        elif late == "all" and where is not None:
+            others = backends.for_array(g).xp.ones(len(target.data), dtype=bool)
+            others[where] = False
+            runs = [[1, self.idle(group)]]
+            self._skip(p, others.nonzero()[0], *rows.missed(runs, np.zeros(1, int), 1))
+        arrays = [target.data, *state]
         xp = backends.for_array(target.data).xp
-        if not isinstance(grad, SparseTensor):
-            factors, state = self._begin(p, target, group)
-            for block in _blocks(target.data, grad.data, *state):
+        if where is None:
+            for block in rows.blocks([arrays[0], g, *arrays[1:]], bool(self.row_slots(group))):
                 self.update(xp, factors, *block)
-        else:
-            where, values = _touched(grad)
-            if not len(values):
-                return
-            factors, state = self._begin(p, target, group)
-            arrays = [target.data, *state]
-            rows = [array[where] for array in arrays]
-            self.update(xp, factors, rows[0], values, *rows[1:])
-            for array, changed in zip(arrays, rows, strict=True):
+        elif len(g):
+            parts = [array[where] for array in arrays]
+            self.update(xp, factors, parts[0], g, *parts[1:])
+            for array, changed in zip(arrays, parts, strict=True):
                 array[where] = changed
+        if late == "catch_up":
+            last = self.state[p]["last"].data
+            last[... if where is None else where] = self.state[p]["step"]
         target._bump()
+
+    def _where(self, grad: Any, group: dict[str, Any]) -> tuple[Any, Any]:
+        """Which rows a step touches (None: all), and the gradient there."""
+        mode = group["sparse"]
+        if not isinstance(grad, SparseTensor):
+            which = rows.live_rows(grad.data) if mode == "lazy" else None
+            return which, grad.data if which is None else grad.data[which]
+        if mode == "dense":
+            return None, grad.to_dense().data
+        whole = mode == "lazy" or group["decay"] != "touched" or self.row_slots(group)
+        return rows.touched_rows(grad) if whole else rows.touched(grad)
 
     def _begin(self, p: Any, target: Tensor, group: dict[str, Any]) -> tuple[Any, list[Any]]:
         """Count a step: its numbers, and the state arrays it works on."""
         state = self.state.setdefault(p, {"step": 0})
         state["step"] += 1
-        slots = self.slots(group)
-        for name in slots:
+        xp, shape = backends.for_array(target.data).xp, target.shape
+        made = dict.fromkeys(self.slots(group), (shape, target.dtype))
+        by_row = {name: (shape[:1] or (1,), dt) for name, dt in self.row_slots(group).items()}
+        for name, (size, dtype) in (made | by_row).items():
             if name not in state:
-                state[name] = Tensor(backends.for_array(target.data).xp.zeros_like(target.data))
-        return self.factors(group, state["step"]), [state[name].data for name in slots]
+                value = self.initial(name, group)
+                state[name] = Tensor(xp.full(size, value, dtype=dtype or target.dtype))
+            elif state[name].shape != size:
+                raise ShapeError(
+                    f"{self._name}: state {name} has shape {state[name].shape}, its parameter "
+                    f"{shape}; use optimizer.repattern_ to change a pattern"
+                )
+        if group["decay"] == "catch_up":
+            self._remember(p, group, xp)
+        return self.factors(group, state["step"]), [state[name].data for name in (made | by_row)]
+
+    # ---- rows that stand still -----------------------------------------------------------------
+    def _remember(self, p: Any, group: dict[str, Any], xp: Any) -> None:
+        """Note what the step that begins does to rows it does not touch."""
+        state = self.state[p]
+        if "last" not in state:
+            n = _dense(p).shape[:1] or (1,)
+            state["last"], state["runs"] = Tensor(xp.full(n, state["step"] - 1, dtype="int64")), []
+        runs, idle = state["runs"], self.idle(group)
+        if runs and (len(runs[0][1]) != len(idle) or len(runs) >= _MOST_RUNS):
+            self._catch_up(p, group, None, state["step"] - 1)
+            runs.clear()
+        if not runs or runs[-1][1] != idle:
+            runs.append([state["step"], idle])
+
+    def _catch_up(self, p: Any, group: dict[str, Any], where: Any, upto: int) -> None:
+        """Make up for the steps until `upto` that rows (None: all) have missed."""
+        state = self.state[p]
+        last = state["last"].data
+        xp = backends.for_array(last).xp
+        which = xp.arange(last.size) if where is None else where
+        which = which[last[which] < upto]
+        if not which.size or not state["runs"]:
+            return
+        host = backends.for_array(last).to_host(last[which])
+        self._skip(p, which, *rows.missed(state["runs"], host, upto))
+        last[which] = upto
+
+    def _skip(self, p: Any, where: Any, maps: Any, which: Any) -> None:
+        """(p, *state) of rows times a matrix (k, k) each: maps (u, k, k), row e takes which[e]."""
+        target = _dense(p)
+        state = self.state[p]
+        names = self.moved[: maps.shape[1] - 1]
+        arrays = [target.data, *(state[name].data for name in names)]
+        if target.ndim == 0:
+            arrays = [array.reshape(1) for array in arrays]
+        be = backends.for_array(target.data)
+        parts = [array[where] for array in arrays]
+        lead = (-1, *(1,) * (arrays[0].ndim - 1))
+        for i, array in enumerate(arrays):
+            scales = [
+                be.asarray(maps[which, i, j].astype(target.dtype)).reshape(lead)
+                for j in range(len(arrays))
+            ]
+            array[where] = sum(s * part for s, part in zip(scales, parts, strict=True))
+        target._bump()
+
+    def catch_up(self, p: Any, index: Any) -> None:
+        """Before rows of `p` are read: bring rows `index` (any shape, integers) up to date.
+
+        For groups with decay="catch_up", whose rows are behind while nothing touches them; with
+        it a training run equals that of the dense optimizer. Does nothing for other groups.
+        """
+        with no_grad():
+            for group in self.param_groups:
+                if any(p is q for q in group["params"]) and "last" in self.state.get(p, {}):
+                    be = backends.for_array(_dense(p).data)
+                    ids = be.asarray(index.data if isinstance(index, Tensor) else index)
+                    ids = be.xp.unique(ids.reshape(-1))
+                    self._catch_up(p, group, ids, self.state[p]["step"])
+
+    def flush(self) -> None:
+        """Bring all rows up to date: before evaluation or saving, for decay="catch_up"."""
+        with no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if "last" in self.state.get(p, {}):
+                        self._catch_up(p, group, None, self.state[p]["step"])
+                        self.state[p]["runs"].clear()
+
+    def repattern_(self, p: SparseTensor, pattern: Any) -> Any:
+        """`p.repattern_(pattern)` for a parameter of this optimizer; its state moves along: kept
+        where entries stay, 0 where they are new. Returns the plan, see `sg.repattern_`.
+
+        Raises ValueError for a tensor that this optimizer does not train.
+        """
+        if not any(p is q for q in self._parameters()):
+            raise ValueError(f"{self._name}: repattern_: not a parameter of this optimizer")
+        old = p.nnz
+        plan = p.repattern_(pattern)
+        for name, held in self.state.get(p, {}).items():
+            if isinstance(held, Tensor) and held.shape[:1] == (old,):
+                self.state[p][name] = plan.apply(held)
+        return plan
+
+    # ---- what a subclass says ------------------------------------------------------------------
+    moved: tuple[str, ...] = ()  # slots that a step without gradient moves together with p
+
+    def idle(self, group: dict[str, Any]) -> list[list[float]]:
+        """What a step without gradient does to (p, *moved), as a matrix."""
+        raise NotImplementedError
 
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         """Names of the state arrays an update works on, each of the parameter's shape."""
         raise NotImplementedError
+
+    def row_slots(self, group: dict[str, Any]) -> dict[str, Any]:
+        """State arrays with one number a row, and their dtypes (None: the parameter's)."""
+        return {}
+
+    def initial(self, name: str, group: dict[str, Any]) -> float:
+        """What a state array is filled with at first."""
+        return 0
 
     def factors(self, group: dict[str, Any], step: int) -> Any:
         """Numbers that a step needs beside the arrays; steps count from 1."""
         raise NotImplementedError
 
     def update(self, xp: Any, factors: Any, p: Any, g: Any, *state: Any) -> None:
-        """One step on arrays of one shape: change `p` and `state` in place, leave `g` alone."""
+        """One step on arrays of one shape (those of `row_slots`: one number a row), `slots` first:
+        change `p` and `state` in place, leave `g` alone."""
         raise NotImplementedError
 
     # ---- state ---------------------------------------------------------------------------------
@@ -197,11 +364,13 @@ class Optimizer:
     def _loaded(self, name: str, value: Any, p: Tensor) -> Any:
         if not isinstance(value, Tensor):
             return copy.deepcopy(value)
-        if value.shape != p.shape:
+        by_row = value.shape == (p.shape[:1] or (1,))
+        if value.shape != p.shape and not by_row:
             raise ValueError(
                 f"{self._name}: state {name} has shape {value.shape}, its parameter {p.shape}"
             )
-        return Tensor(value.to(p.device).data.astype(p.dtype, copy=True))
+        dtype = p.dtype if value.dtype.kind == "f" else value.dtype
+        return Tensor(value.to(p.device).data.astype(dtype, copy=True))
 
     def _parameters(self) -> Iterator[Any]:
         return (p for group in self.param_groups for p in group["params"])
@@ -217,32 +386,3 @@ class Optimizer:
 def _dense(p: Any) -> Tensor:
     """The dense tensor that a step changes: the values of a sparse one."""
     return p.values if isinstance(p, SparseTensor) else p
-
-
-def _touched(grad: SparseTensor) -> tuple[Any, Any]:
-    """Where a sparse gradient is not zero, each place once, and its values there.
-
-    Rows of zeros count as not touched: a gradient that reaches most rows is stored on all of
-    them (docs/gradients.md), and how it is stored must not change what a step does.
-    """
-    grad = grad.coalesce()
-    values = grad.values.data
-    xp = backends.for_array(values).xp
-    live = (values != 0).any(axis=tuple(range(1, values.ndim)))
-    coords = grad.pattern.coords
-    if not bool(live.all()):
-        live = xp.flatnonzero(live)
-        coords, values = tuple(c[live] for c in coords), values[live]
-    return coords[0] if len(coords) == 1 else coords, values
-
-
-def _blocks(*arrays: Any) -> Iterator[tuple[Any, ...]]:
-    """Views of equal parts of arrays of one shape, small enough for the cache."""
-    xp = backends.for_array(arrays[0]).xp
-    small = arrays[0].size <= _BLOCK or xp.__name__ != "numpy"
-    if small or not all(a.flags.c_contiguous for a in arrays):
-        yield arrays
-        return
-    flat = [a.reshape(-1) for a in arrays]
-    for start in range(0, flat[0].size, _BLOCK):
-        yield tuple(a[start : start + _BLOCK] for a in flat)

@@ -10,12 +10,15 @@ __all__ = ["SGD"]
 
 
 class SGD(Optimizer):
-    """p -= lr v, with v = momentum v + (g + weight_decay p); PyTorch's formula.
+    """p -= lr v, with v = momentum v + (g + weight_decay p); PyTorch's formula. With `nesterov`
+    p -= lr (g + weight_decay p + momentum v) for the new v.
 
     params: tensors or groups; see `Optimizer`. Parameters, gradients and state share a shape.
-    lr, momentum, weight_decay: numbers >= 0, or ValueError.
+    lr, momentum, weight_decay: numbers >= 0, or ValueError; `nesterov` needs a momentum.
+    sparse, decay: rows that have no gradient, see `Optimizer`. "all" and "catch_up" give what
+        dense SGD gives (the latter after `flush`).
 
-    A sparse gradient is lazy: rows it does not store keep their value and their momentum.
+    Without them a sparse gradient is lazy: rows it does not store keep value and momentum.
 
     >>> import sparsegrad as sg
     >>> w = sg.tensor([1.0, 2.0], requires_grad=True)
@@ -28,24 +31,49 @@ class SGD(Optimizer):
     tensor([0.71, 1.71])
     """
 
+    decays = ("touched", "all", "catch_up")
+    moved = ("momentum_buffer",)
+
     def __init__(
-        self, params: Any, lr: float = 1e-3, momentum: float = 0.0, weight_decay: float = 0.0
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        sparse: str = "auto",
+        decay: str = "touched",
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(
+            params, defaults | {"nesterov": nesterov, "sparse": sparse, "decay": decay}
+        )
 
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
         if not group["momentum"] >= 0:
             raise ValueError(f"SGD: momentum must be >= 0, got {group['momentum']}")
+        if group["nesterov"] and not group["momentum"]:
+            raise ValueError("SGD: nesterov needs a momentum > 0, got 0")
 
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
 
+    def idle(self, group: dict[str, Any]) -> list[list[float]]:
+        lr, momentum, weight_decay = group["lr"], group["momentum"], group["weight_decay"]
+        if not momentum:
+            return [[1 - lr * weight_decay]]
+        if group["nesterov"]:
+            now = [1 - lr * weight_decay * (1 + momentum), -lr * momentum**2]
+        else:
+            now = [1 - lr * weight_decay, -lr * momentum]
+        return [now, [weight_decay, momentum]]
+
     def factors(self, group: dict[str, Any], step: int) -> Any:
-        return group["lr"], group["momentum"], group["weight_decay"]
+        return group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]
 
     def update(self, xp: Any, factors: Any, p: Any, g: Any, *state: Any) -> None:
-        lr, momentum, weight_decay = factors
+        lr, momentum, weight_decay, nesterov = factors
         scratch = xp.empty_like(p)
         if state:
             (velocity,) = state
@@ -53,7 +81,14 @@ class SGD(Optimizer):
             velocity += g
             if weight_decay:
                 velocity += xp.multiply(p, weight_decay, out=scratch)
-            xp.multiply(velocity, lr, out=scratch)
+            if nesterov:
+                ahead = velocity * momentum
+                ahead += g
+                if weight_decay:
+                    ahead += scratch
+                xp.multiply(ahead, lr, out=scratch)
+            else:
+                xp.multiply(velocity, lr, out=scratch)
         else:
             xp.multiply(p, weight_decay, out=scratch)
             scratch += g

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import numpy as np
 
-__all__ = ["generator", "manual_seed"]
+__all__ = ["generator", "manual_seed", "replayed", "state"]
 
 _generator = np.random.Generator(np.random.Philox())
 
@@ -21,6 +25,22 @@ def manual_seed(seed: int) -> None:
     """
     global _generator
     _generator = np.random.Generator(np.random.Philox(seed))
+
+
+def state() -> Any:
+    """Where the generator stands, for `replayed`."""
+    return _generator.bit_generator.state
+
+
+@contextmanager
+def replayed(at: Any) -> Iterator[None]:
+    """The generator starts at `at` inside, and goes on afterwards as if nothing had been drawn."""
+    here = state()
+    _generator.bit_generator.state = at
+    try:
+        yield
+    finally:
+        _generator.bit_generator.state = here
 
 
 def generator() -> np.random.Generator:

@@ -1,6 +1,7 @@
 """What needs ops: accumulation of cotangents, user functions, gradient checks."""
 
 from sparsegrad.autograd import accumulate
+from sparsegrad.autograd.checkpoint import checkpoint
 from sparsegrad.autograd.function import Function, FunctionContext
 from sparsegrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from sparsegrad.engine.differentiate import backward, grad
@@ -11,6 +12,7 @@ __all__ = [
     "GradcheckError",
     "accumulate",
     "backward",
+    "checkpoint",
     "grad",
     "gradcheck",
     "gradgradcheck",

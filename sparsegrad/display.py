@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsegrad.errors import ShapeError
 
-__all__ = ["as_html", "as_text", "first_entries", "spy"]
+__all__ = ["as_html", "as_text", "dense_as_html", "first_entries", "spy"]
 
 _SHOWN = 3  # entries in the text
 _HTML_SHOWN = 10
@@ -44,6 +44,14 @@ def as_html(A: Any) -> str:
         f"<table><caption>SparseTensor</caption>{facts}</table>"
         f"<table><tr><th>entry</th><th>value</th></tr>{entries}</table>"
     )
+
+
+def dense_as_html(t: Any) -> str:
+    """A dense tensor for notebooks: its facts, and its elements as the `repr` shows them."""
+    facts = f"shape={t.shape}, dtype={t.dtype}, device='{t.device}'"
+    if t.requires_grad:
+        facts += ", requires_grad=True"
+    return f"<div>Tensor({html.escape(facts)})<pre>{html.escape(repr(t))}</pre></div>"
 
 
 def _facts(A: Any) -> list[tuple[str, str]]:

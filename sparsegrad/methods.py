@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sparsegrad.errors import ShapeError
+from sparsegrad import display
+from sparsegrad.errors import GraphError, ShapeError
 
 __all__ = ["DenseMethods", "SharedMethods"]
 
@@ -131,6 +132,17 @@ class DenseMethods:
     topk = _op("topk")
     unique = _op("unique")
     var = _op("var")
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.requires_grad:  # type: ignore[attr-defined]
+            raise GraphError("__dlpack__: the tensor requires a gradient; use .detach()")
+        return self.data.__dlpack__(**options)  # type: ignore[attr-defined]
+
+    def __dlpack_device__(self) -> Any:
+        return self.data.__dlpack_device__()  # type: ignore[attr-defined]
+
+    def _repr_html_(self) -> str:
+        return display.dense_as_html(self)
 
     def repeat(self, *sizes: Any) -> Any:
         """This tensor `sizes` times along its dimensions, at least one number a dimension."""

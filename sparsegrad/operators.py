@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparsegrad import ufuncs
 from sparsegrad.methods import SharedMethods
 
 __all__ = ["Operators"]
@@ -14,8 +15,10 @@ class Operators(SharedMethods):
 
     __slots__ = ()
 
-    __array_ufunc__ = None  # `array * tensor` asks the tensor
     __hash__ = object.__hash__
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return ufuncs.call(ufunc, method, inputs, options)
 
     def __add__(self, other: Any) -> Any:
         return ops.elementwise.add_p(self, other)

@@ -322,6 +322,13 @@ class Tensor(DenseMethods, Operators):
         # In host memory, whatever the device: who reads it may have no GPU.
         return _rebuild, (type(self), self._on_host(), self._requires_grad)
 
+    def __copy__(self) -> Tensor:
+        if self._node is not None:
+            raise GraphError("copy: only leaves can be copied; use .detach() or .clone()")
+        out = _rebuild(type(self), self.data, self._requires_grad)
+        out._version = self._counter()
+        return out
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._node is not None:
             raise GraphError("deepcopy: only leaves can be copied; use .detach().clone()")

@@ -31,6 +31,7 @@ def named_devices(config: Any) -> list[str]:
     return config.getoption("--device").split(",")
 
 
+@pytest.hookimpl(trylast=True)  # the simulator's handler of faults goes above pytest's
 def pytest_configure(config: Any) -> None:
     """A device named on the command line that cannot be opened is an error, never a skip."""
     for name in named_devices(config):

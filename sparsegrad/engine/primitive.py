@@ -270,6 +270,7 @@ class Primitive:
             lib = backends.for_array(first)
             if type(first) is not np.ndarray:
                 self._same_device(args, static)
+                static = {k: _moved(v, lib) for k, v in static.items()}
             if self._takes_xp:
                 lib = lib.xp
         try:
@@ -395,6 +396,13 @@ class Primitive:
         if isinstance(error, ValueError):
             return ShapeError(text)
         return DtypeError(text)
+
+
+def _moved(value: Any, be: Any) -> Any:
+    """A static argument with its index arrays and masks, if in host memory, on the device."""
+    if type(value) is np.ndarray:
+        return be.asarray(value)
+    return tuple([_moved(v, be) for v in value]) if type(value) is tuple else value
 
 
 def describe(a: Any) -> str:

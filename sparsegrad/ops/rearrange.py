@@ -361,7 +361,8 @@ def repeat_interleave(x: Any, repeats: Any, dim: int | None = None) -> Any:
         x, dim = reshape(x, (-1,)), 0
     axis = _axis("repeat_interleave", dim, x.ndim)
     n = x.shape[axis]
-    counts = repeats if isinstance(repeats, int) else raw_index(repeats)
+    be = backends.for_array(x.data)
+    counts = repeats if isinstance(repeats, int) else be.asarray(raw_index(repeats))
     if not isinstance(counts, int):
         if counts.ndim > 1 or counts.dtype.kind not in "iu" or counts.size not in (1, n):
             raise ShapeError(
@@ -369,7 +370,6 @@ def repeat_interleave(x: Any, repeats: Any, dim: int | None = None) -> Any:
                 f"{counts.dtype} of shape {counts.shape}"
             )
         counts = counts.reshape(-1)
-    if (counts if isinstance(counts, int) else counts.min(initial=0)) < 0:
+    if counts < 0 if isinstance(counts, int) else bool((counts < 0).any()):
         raise ValueError("repeat_interleave: repeats must not be negative")
-    xp = backends.for_array(x.data).xp
-    return take(x, xp.repeat(xp.arange(n), counts), axis, sparse_grad=False)
+    return take(x, be.xp.repeat(be.xp.arange(n), counts), axis, sparse_grad=False)

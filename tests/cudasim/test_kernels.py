@@ -389,7 +389,8 @@ def test_mutant_is_noticed(sim, monkeypatch, mutant):
     sound = kernels.source(family)
     assert sound.count(text) >= 1
     monkeypatch.setattr(kernels, "source", lambda name: sound.replace(text, replacement))
-    monkeypatch.setattr(kernels, "kernel", _fresh_kernel)
+    for module in (kernels, coalesce):
+        monkeypatch.setattr(module, "kernel", _fresh_kernel)
     with pytest.raises((AssertionError, cudasim.KernelError)):
         check(sim)
 

@@ -38,6 +38,7 @@ from sparsegrad.errors import *  # noqa: F403
 from sparsegrad.io import *  # noqa: F403
 from sparsegrad.ops.activations import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
+from sparsegrad.ops.contract import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403

@@ -3,6 +3,7 @@
 from sparsegrad.ops import (
     activations,
     binary,
+    contract,
     dense_matmul,
     elementwise,
     index,
@@ -31,6 +32,7 @@ from sparsegrad.ops import (
 )
 from sparsegrad.ops.activations import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
+from sparsegrad.ops.contract import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
@@ -57,6 +59,7 @@ from sparsegrad.ops.unary import *  # noqa: F403
 FAMILIES = (
     activations,
     binary,
+    contract,
     dense_matmul,
     elementwise,
     index,

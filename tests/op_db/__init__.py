@@ -14,6 +14,7 @@ from op_db import (
     rows_products,
     rows_rearrange,
     rows_reduce,
+    rows_scatter,
     rows_sparse,
     rows_structure,
 )
@@ -28,6 +29,7 @@ OP_DB = [
     *rows_products.ROWS,
     *rows_rearrange.ROWS,
     *rows_reduce.ROWS,
+    *rows_scatter.ROWS,
     *rows_sparse.ROWS,
     *rows_structure.ROWS,
 ]

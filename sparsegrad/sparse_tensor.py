@@ -378,11 +378,12 @@ class SparseTensor(Operators):
 
         if self.dense_dim:
             raise ShapeError(f"to_scipy: scipy has no dense dimensions; got shape {self.shape}")
-        values = self.values.detach().numpy()
+        host = self.detach().cpu()
+        values = host.values.data
         if self.format == "coo":
-            return sp.coo_array((values, self.pattern.coords), shape=self.shape)
+            return sp.coo_array((values, host.pattern.coords), shape=self.shape)
         make = sp.csr_array if self.format == "csr" else sp.csc_array
-        return make((values, self.indices, self.indptr), shape=self.shape)
+        return make((values, host.indices, host.indptr), shape=self.shape)
 
     def _densify(self, op: str) -> Tensor:
         """Dense because `op` cannot take a sparse cotangent: an event, not a request."""

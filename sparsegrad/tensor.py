@@ -352,6 +352,8 @@ class Tensor(DenseMethods, Operators):
             if value._requires_grad and recording.get():
                 raise GraphError(f"{op}: the value requires a gradient; use {instead}")
             value = value.data
+        if backends.is_array(value):  # from another device, as in PyTorch's copy_
+            value = _moved(value, backends.for_array(self.data))
         try:
             self.data[index] = value
         except (ValueError, TypeError) as error:

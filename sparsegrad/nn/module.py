@@ -298,7 +298,7 @@ class Module:
             _check_fits(name, own[name], state[name])
         for name in shared:
             target = _dense(own[name])
-            target.data[...] = _dense(state[name]).data
+            target.data[...] = _dense(state[name]).to(target.device).data
             target._bump()
         return result
 

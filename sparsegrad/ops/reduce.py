@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsegrad import dtypes
+from sparsegrad import backends, dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
@@ -376,6 +376,19 @@ def log_softmax(x: Any, dim: int = -1) -> Any:
     return log_softmax_p(x, axis=axes_of("log_softmax", dim, x.ndim)[0])
 
 
+def _check_classes(target: Any, classes: int) -> None:
+    """IndexError for a class outside [0, classes); on a GPU PatternError, when something next
+    waits for it."""
+    be = backends.for_array(target)
+    if be.xp is not np:
+        be.check_indices("nll_loss: target", target, classes, later=True)
+        return
+    bad = (target < 0) | (target >= classes)
+    if bool(bad.any()):
+        at = int(bad.argmax())
+        raise IndexError(f"nll_loss: target[{at}] = {int(target[at])} is outside [0, {classes})")
+
+
 def nll_loss(log_probs: Any, target: Any, reduction: str = "mean") -> Any:
     """Negative of the log-probability of the true class: log_probs (n, C), target (n,) integer.
 
@@ -391,12 +404,7 @@ def nll_loss(log_probs: Any, target: Any, reduction: str = "mean") -> Any:
             f"{target.shape}"
         )
     classes = log_probs.shape[1]
-    bad = (target.data < 0) | (target.data >= classes)
-    if bool(bad.any()):
-        at = int(bad.argmax())
-        raise IndexError(
-            f"nll_loss: target[{at}] = {int(target.data[at])} is outside [0, {classes})"
-        )
+    _check_classes(target.data, classes)
     index = target.data.astype("int64").reshape(-1, 1)
     loss = -reshape_p(pick_p(log_probs, index=index, axis=1), shape=target.shape)
     if reduction == "none":

@@ -1,0 +1,271 @@
+"""Tensors, modules, optimizers and training on the devices that --device names."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sparsegrad as sg
+from sparsegrad.recipes import train_gcn
+from sparsegrad.recipes.gcn import GCN
+
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.filterwarnings("ignore::sparsegrad.errors.SparseEfficiencyWarning"),
+]
+
+ROW, COL, VALUES = [0, 0, 2, 3], [1, 0, 2, 0], [1.0, 2.0, 3.0, 4.0]
+
+
+def matrix(**options: Any) -> sg.SparseTensor:
+    return sg.coo([ROW, COL], VALUES, (4, 3), **options)
+
+
+def synchronisations() -> int | None:
+    """How often the host has waited for the device; None on a GPU, which does not say."""
+    simulator = sys.modules.get("cudasim")
+    return simulator.synchronisations() if simulator and simulator.installed() else None
+
+
+# ---- where tensors are -------------------------------------------------------------------------
+def test_tensors_go_there_and_come_back(device: str) -> None:
+    x = sg.tensor([[1.0, 2.0]], requires_grad=True)
+    there = x.to(device)
+    assert there.device.type == "cuda"
+    assert there.device == sg.Device.parse(str(there.device))
+    assert there.to(device) is there
+    assert x.cpu() is x
+    assert "device='cuda:" in repr(there)
+    (there * 3).sum().backward()  # the gradient comes back to where the leaf is
+    assert x.grad.device.type == "cpu"
+    assert x.grad.tolist() == [[3.0, 3.0]]
+    np.testing.assert_array_equal(there.detach().numpy(), x.detach().numpy())
+    np.testing.assert_array_equal(np.asarray(there.detach().cpu()), [[1, 2]])
+    assert there.sum().item() == 3
+    assert 2.0 in there
+    assert [float(v) for v in there[0]] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("fmt", ["coo", "csr", "csc"])
+def test_sparse_tensors_go_there_and_come_back(device: str, fmt: str) -> None:
+    A = matrix().to(fmt).requires_grad_()
+    B = A.to(device)
+    assert B.device.type == B.pattern.device.type == "cuda"
+    assert B.pattern.T.device == B.device
+    assert A.to(device).pattern.core is B.pattern.core  # copied once
+    assert B.cpu().pattern.core is A.pattern.core  # and the copy knows the way back
+    assert B.pattern.same_as(A.pattern)
+    assert "device='cuda:" in repr(B)
+    (B * 2).sum().backward()
+    assert A.grad.device.type == "cpu"
+    assert A.grad.values.tolist() == [2.0] * 4
+    np.testing.assert_array_equal(B.detach().to_dense().numpy(), A.detach().to_dense().numpy())
+    assert (B.detach().to_scipy() != A.detach().to_scipy()).nnz == 0
+
+
+def test_a_copy_of_a_pattern_keeps_nothing_alive(device: str) -> None:
+    A = matrix()
+    there = A.to(device)
+    core = A.pattern.core
+    home = there.pattern.core._cache["home"]
+    assert home() is core
+    del A, core
+    assert home() is None
+
+
+def test_creation(device: str) -> None:
+    made = [
+        sg.tensor([1, 2], device=device),
+        sg.zeros(2, 3, device=device),
+        sg.ones(2, device=device),
+        sg.full((2,), 7.0, device=device),
+        sg.empty(2, device=device),
+        sg.rand(2, device=device),
+        sg.randn(2, device=device),
+        sg.arange(3, device=device),
+        sg.eye(3, device=device),
+        sg.sparse_eye(3, device=device),
+        sg.random_sparse(5, 5, 0.2, device=device),
+        sg.csr([0, 1, 2], [1, 0], [1.0, 2.0], (2, 2), device=device),
+        sg.csc([0, 1, 2], [1, 0], None, (2, 2), device=device),
+        matrix(device=device, requires_grad=True),
+    ]
+    made += [sg.zeros_like(made[1]), sg.ones_like(made[-1])]
+    for x in made:
+        assert x.device.type == "cuda"
+        if isinstance(x, sg.SparseTensor):
+            assert x.pattern.device == x.device
+    assert made[3].tolist() == [7.0, 7.0]
+    assert made[13].is_leaf
+    sg.manual_seed(1)
+    drawn = sg.rand(4)
+    sg.manual_seed(1)
+    assert sg.rand(4, device=device).tolist() == drawn.tolist()  # the same bits
+
+
+def test_what_lies_in_host_memory_follows(device: str) -> None:
+    values = sg.tensor(VALUES, device=device)
+    assert sg.coo([ROW, COL], values, (4, 3)).pattern.device == values.device
+    x = sg.ones(4, 2, device=device)
+    assert x[np.array([0, 3])].device == x[[True, False, True, False]].device == x.device
+    assert sg.take(x, [1, 1]).device == x.device
+    assert sg.where(x > 0, 1.0, 0.0).device == x.device
+    assert sg.segment_sum(x, [0, 1, 4]).tolist() == [[1, 1], [3, 3]]
+
+
+def test_different_devices_are_refused_by_name(device: str) -> None:
+    x, y = sg.ones(3, 2, device=device), sg.ones(3, 2)
+    with pytest.raises(sg.DeviceError, match=r"add: .*different devices, cpu and cuda:\d"):
+        x + y
+    with pytest.raises(sg.DeviceError, match=r"spmm: .*different devices, cpu and cuda:\d"):
+        matrix() @ x
+    with pytest.raises(sg.DeviceError, match=r"spmm: .*different devices, cpu and cuda:\d"):
+        matrix(device=device) @ y
+    with pytest.raises(sg.DeviceError, match=r"sddmm: .*different devices, cpu and cuda:\d"):
+        sg.sddmm(sg.ones(4, 2, device=device), x, matrix().pattern)
+    with pytest.raises(sg.DeviceError, match=r"cuda:99: there (is|are) \d"):
+        x.to("cuda:99")
+
+
+def test_copies_stay_and_pickles_come_to_the_host(device: str) -> None:
+    x, A = sg.ones(2, device=device, requires_grad=True), matrix(device=device)
+    assert copy.deepcopy(x).device == x.device
+    assert copy.deepcopy(A).device == A.device
+    for back in (pickle.loads(pickle.dumps(x)), pickle.loads(pickle.dumps(A))):
+        assert back.device.type == "cpu"
+    assert pickle.loads(pickle.dumps(x)).requires_grad
+    assert pickle.loads(pickle.dumps(A)).pattern.device.type == "cpu"
+
+
+def test_in_place(device: str) -> None:
+    x = sg.zeros(3, device=device)
+    x[1] = 5.0
+    x.add_(sg.ones(3, device=device)).mul_(2)
+    assert x.tolist() == [2.0, 12.0, 2.0]
+    assert x.fill_(4).zero_().tolist() == [0, 0, 0]
+
+
+# ---- indices are checked when something next waits ---------------------------------------------
+def test_an_index_out_of_bounds_is_raised_at_the_next_wait(device: str) -> None:
+    table = sg.ones(5, 2, device=device)
+    out = sg.embedding(table, sg.tensor([0, 5], device=device))
+    with pytest.raises(sg.PatternError, match=r"embedding: index: index 5 is outside \[0, 5\)"):
+        out.sum().item()
+    sg.embedding(table, sg.tensor([-1], device=device))
+    with pytest.raises(sg.PatternError, match="index -1"):
+        sg.cuda.synchronize()
+    sg.cross_entropy(sg.ones(1, 3, device=device), sg.tensor([3], device=device))
+    with pytest.raises(sg.PatternError, match="nll_loss: target: index 3"):
+        sg.cuda.synchronize()
+    sg.cuda.synchronize()  # said once
+    with pytest.raises(sg.PatternError, match=r"indices\[0\]: index 9"):
+        sg.coo(sg.tensor([[9], [0]], device=device), sg.ones(1, device=device), (4, 3))
+
+
+# ---- sg.cuda -----------------------------------------------------------------------------------
+def test_namespace(device: str) -> None:
+    assert sg.cuda.is_available()
+    assert sg.cuda.problem() is None
+    assert sg.cuda.device_count() >= 1
+    before = sg.cuda.current_device()
+    sg.cuda.set_device(device)
+    assert sg.ones(1, device="cuda").device == sg.ones(1).cuda().device
+    sg.cuda.set_device(before)
+    assert sg.cuda.current_device() == before
+    with pytest.raises(sg.DeviceError, match="cuda:99"):
+        sg.cuda.set_device(99)
+    x = sg.ones(1000, device=device)
+    assert sg.cuda.max_memory_allocated() >= sg.cuda.memory_allocated() >= 0
+    sg.cuda.synchronize()
+    sg.cuda.empty_cache()
+    assert x.sum().item() == 1000
+    assert sg.ones(1, device="auto").device.type == "cuda"
+
+
+# ---- modules, optimizers, training -------------------------------------------------------------
+def test_modules_move_in_place(device: str) -> None:
+    class Net(sg.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = sg.nn.Linear(3, 2)
+            self.A = sg.nn.Parameter(matrix().coalesce())
+
+        def forward(self, x: Any) -> Any:
+            return self.A @ self.linear(x)
+
+    net = Net()
+    weight = net.linear.weight
+    x = sg.rand(3, 3)
+    expected = net(x).detach().numpy()
+    state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    assert net.to(device) is net
+    assert net.linear.weight is weight
+    assert all(p.device.type == "cuda" for p in net.parameters())
+    assert net.A.pattern.device.type == "cuda"
+    np.testing.assert_allclose(net(x.to(device)).detach().numpy(), expected, rtol=1e-6)
+    net.load_state_dict(state)  # from the host
+    assert net.to("cpu").linear.weight.device.type == "cpu"
+    np.testing.assert_allclose(net(x).detach().numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_optimizers_agree_with_the_cpu(device: str, kind: str, sparse: bool) -> None:
+    def run(where: str) -> tuple[list[Any], Any]:
+        w = sg.tensor(np.linspace(-1, 1, 12).reshape(6, 2), device=where, requires_grad=True)
+        options = {"momentum": 0.9} if kind == "SGD" and not sparse else {}
+        optimizer = getattr(sg.optim, kind)([w], lr=0.1, **options)
+        index = sg.tensor([0, 3, 3], device=where)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = ((sg.embedding(w, index) if sparse else w[index]) ** 2).sum()
+            loss.backward()
+            assert isinstance(w.grad, sg.SparseTensor) == sparse
+            optimizer.step()
+        return w.tolist(), optimizer
+
+    (expected, _), (found, optimizer) = run("cpu"), run(device)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for held in optimizer.state.values():
+        assert all(v.device.type == "cuda" for v in held.values() if isinstance(v, sg.Tensor))
+
+
+def graph() -> Any:
+    return sg.data.sbm(n=200, n_features=40, seed=0)
+
+
+def test_loss_curves_agree_with_the_cpu(device: str) -> None:
+    options: dict[str, Any] = {"epochs": 5, "hidden": 8, "seed": 3, "lr": 0.05}
+    expected = train_gcn(graph(), **options)
+    found = train_gcn(graph(), device=device, **options)
+    for name in ("loss", "val_loss"):
+        np.testing.assert_allclose(
+            [row[name] for row in found.history],
+            [row[name] for row in expected.history],
+            rtol=1e-4,
+        )
+    assert found.test_accuracy == pytest.approx(expected.test_accuracy, abs=0.05)
+
+
+def test_a_training_step_never_waits_for_the_device(device: str) -> None:
+    if synchronisations() is None:
+        pytest.skip("only the simulator counts how often the host waits")
+    data = graph().to(device)
+    model = GCN(data.n_features, 8, data.n_classes, 0.5).to(device)
+    optimizer = sg.optim.Adam(model.parameters(), lr=0.01)
+    A_hat = sg.nn.gcn_norm(data.adjacency)
+    waits = []
+    for _ in range(3):
+        before = synchronisations()
+        optimizer.zero_grad()
+        logits = model(data.features, A_hat)[data.train]
+        loss = sg.cross_entropy(logits, data.labels[data.train])
+        loss.backward()
+        optimizer.step()
+        waits.append(synchronisations() - before)
+    assert waits[1:] == [0, 0]  # the first step builds what patterns cache

@@ -8,7 +8,7 @@
 ['0.weight', '0.bias', '2.weight', '2.bias']
 """
 
-from sparsegrad.nn import init
+from sparsegrad.nn import init, utils
 from sparsegrad.nn.graph import GCNConv, GINConv, LightGCN, SAGEConv, gcn_norm
 from sparsegrad.nn.graph_attention import GATConv, GATv2Conv
 from sparsegrad.nn.layers import Dropout, Linear, ReLU, Sequential
@@ -32,4 +32,5 @@ __all__ = [
     "SparseParameter",
     "gcn_norm",
     "init",
+    "utils",
 ]

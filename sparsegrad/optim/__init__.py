@@ -23,9 +23,24 @@ tensor([[1., 1.],
         [1., 1.]])
 """
 
+from sparsegrad.autograd.clip import clip_grad_norm_, clip_grad_value_
+from sparsegrad.optim import lr_scheduler
 from sparsegrad.optim.adagrad import Adagrad, RMSprop, RowwiseAdagrad
 from sparsegrad.optim.adam import Adam, AdamW
+from sparsegrad.optim.ema import EMA
 from sparsegrad.optim.optimizer import Optimizer
 from sparsegrad.optim.sgd import SGD
 
-__all__ = ["Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "RowwiseAdagrad", "SGD"]
+__all__ = [
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "EMA",
+    "Optimizer",
+    "RMSprop",
+    "RowwiseAdagrad",
+    "SGD",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "lr_scheduler",
+]

@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsegrad import backends, dtypes, random
 from sparsegrad.errors import ShapeError
+from sparsegrad.ops.shape import as_argument
 from sparsegrad.ops.sparse_structure import to_sparse
 from sparsegrad.sparse_tensor import SparseTensor, compressed, wrap
 from sparsegrad.structure import Pattern
@@ -129,7 +130,7 @@ def empty(*size: Any, dtype: Any = None, requires_grad: bool = False, device: An
 
 def zeros_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
     """Zeros of the shape and dtype of `x`; for a SparseTensor explicit zeros on its pattern."""
-    return _constant_like(x, 0, dtype, requires_grad)
+    return _constant_like(as_argument("zeros_like", x), 0, dtype, requires_grad)
 
 
 def ones_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
@@ -142,7 +143,7 @@ def ones_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
     >>> A.grad.values
     tensor([3.])
     """
-    return _constant_like(x, 1, dtype, requires_grad)
+    return _constant_like(as_argument("ones_like", x), 1, dtype, requires_grad)
 
 
 def _constant_like(x: Any, value: int, dtype: Any, requires_grad: bool) -> Any:
@@ -525,7 +526,7 @@ def from_scipy(matrix: Any, requires_grad: bool = False) -> SparseTensor:
                  (0, 0): 1., (1, 1): 1., (2, 2): 1.)
     """
     fmt = getattr(matrix, "format", None)
-    if fmt is None:
+    if not hasattr(matrix, "tocsr"):
         raise TypeError(f"from_scipy: expected a scipy.sparse array, got {type(matrix).__name__}")
     if fmt == "coo":
         coords = getattr(matrix, "coords", None) or (matrix.row, matrix.col)

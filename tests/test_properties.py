@@ -75,7 +75,8 @@ def test_products_are_linear_in_each_argument(
     mixed = A.with_values(s * v + t * w)
     for op in (
         lambda M: M @ x, lambda M: M.T @ np.ones((m, 1)), lambda M: M.to_dense(),
-        lambda M: M.sum(0), lambda M: M.coalesce(), lambda M: M * np.arange(1.0, n + 1), lambda M: M + A * 0.0,
+        lambda M: M.sum(0), lambda M: M.coalesce(), lambda M: M * np.arange(1.0, n + 1),
+        lambda M: M + A * 0.0,
     ):  # fmt: skip
         parts = s * dense(op(A.with_values(v))) + t * dense(op(A.with_values(w)))
         close(op(mixed), parts, 1e-10)

@@ -8,8 +8,8 @@ import numpy as np
 
 from sparsegrad import backends
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.errors import PatternError, ShapeError
-from sparsegrad.ops.shape import reshape_p, transpose
+from sparsegrad.errors import PatternError
+from sparsegrad.ops.shape import _axis, as_argument, reshape_p, transpose
 
 __all__ = ["embedding", "take"]
 
@@ -52,7 +52,10 @@ def raw_index(index: Any, op: str = "index") -> Any:
     if isinstance(index, tuple):
         return tuple(raw_index(part, op) for part in index)
     if isinstance(index, list):
-        index = np.asarray(index, dtype=np.int64 if not index else None)
+        try:
+            index = np.asarray(index, dtype=np.int64 if not index else None)
+        except ValueError:
+            raise IndexError(f"{op}: a list of lists of different lengths: {index}") from None
     if hasattr(index, "_requires_grad"):
         index = index.data
     if hasattr(index, "dtype") and index.dtype.kind not in "iub":
@@ -144,10 +147,8 @@ def take(x: Any, index: Any, dim: int = 0, sparse_grad: bool = True) -> Any:
             [2., 2.]])
     """
     index = index if hasattr(index, "shape") or isinstance(index, list) else [index]
-    ids = raw_index(index, "take: index")
-    if x.ndim == 0 or not -x.ndim <= dim < x.ndim:
-        raise ShapeError(f"take: dim {dim} is outside the {x.ndim} dimensions of the input")
-    dim %= x.ndim
+    ids, x = raw_index(index, "take: index"), as_argument("take", x)
+    dim = _axis("take", dim, x.ndim)
     if not dim:
         return _take_rows("take", x, ids, sparse_grad, None)
     rows = _take_rows("take", transpose(x, 0, dim), ids.reshape(-1), False, None)
@@ -156,6 +157,8 @@ def take(x: Any, index: Any, dim: int = 0, sparse_grad: bool = True) -> Any:
 
 
 def _take_rows(op: str, x: Any, ids: Any, sparse: bool, skip: int | None) -> Any:
+    if x._is_sparse:
+        raise TypeError(f"{op}: expected a dense tensor, got a SparseTensor; see index_select")
     if ids.dtype.kind not in "iu":
         raise PatternError(f"{op}: index must be integers, got {ids.dtype}")
     be = backends.for_array(x.data)
@@ -177,4 +180,7 @@ def embedding(weight: Any, index: Any, padding_idx: int | None = None) -> Any:
     >>> w.grad.nnz
     0
     """
-    return _take_rows("embedding", weight, raw_index(index, "embedding: index"), True, padding_idx)
+    ids = raw_index(index, "embedding: index")
+    ids = ids if hasattr(ids, "dtype") else np.asarray(ids)
+    weight = as_argument("embedding", weight)
+    return _take_rows("embedding", weight, ids, True, padding_idx)

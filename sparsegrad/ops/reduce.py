@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
 from sparsegrad.ops.elementwise import cast, exp_p, pow, sqrt, where
 from sparsegrad.ops.index import pick_p, spread_p
-from sparsegrad.ops.shape import broadcast_p, cat_p, permute_p, reshape_p, slice_p
+from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, permute_p, reshape_p, slice_p
 
 __all__ = [
     "MaxResult",
@@ -38,13 +39,27 @@ def axes_of(op: str, dim: Any, ndim: int) -> tuple[int, ...]:
     if dim is None:
         return tuple(range(ndim))
     axes = []
-    for d in dim if isinstance(dim, (tuple, list)) else (dim,):
+    for given in dim if isinstance(dim, (tuple, list)) else (dim,):
+        try:
+            d = operator.index(given)
+        except TypeError:
+            raise TypeError(
+                f"{op}: dim must be an integer, a tuple of them, or None, got {dim!r}"
+            ) from None
         if not -ndim <= d < ndim and not (ndim == 0 and d in (0, -1)):
             raise ShapeError(f"{op}: dim {d} is outside the {ndim} dimensions of the input")
         axes.append(d % ndim if ndim else 0)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{op}: dim {dim} names a dimension twice")
     return tuple(sorted(axes)) if ndim else ()
+
+
+def axis_of(op: str, dim: Any, ndim: int) -> int:
+    """`dim` as one non-negative axis; ShapeError names the op."""
+    axes = axes_of(op, dim, ndim)
+    if len(axes) != 1:
+        raise ShapeError(f"{op}: expected one of {ndim} dimensions, got dim {dim}")
+    return axes[0]
 
 
 def _kept(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -209,6 +224,7 @@ def sum(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> An
     >>> sg.sum(sg.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=1)
     tensor([3., 7.])
     """
+    x = as_argument("sum", x)
     if dtype is not None:
         x = cast(x, dtype)
     elif x.dtype.kind in "biu":
@@ -229,7 +245,8 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
     >>> sg.mean(A, dim=1), sg.mean(A, dim=1, include_zeros=False)
     (tensor([2., 0.]), tensor([3., 0.]))
     """
-    if getattr(x, "_is_sparse", False):
+    x = as_argument("mean", x)
+    if x._is_sparse:
         return sparse_reduce().sparse_mean(x, dim, keepdim, include_zeros)
     return mean_p(x, axis=axes_of("mean", dim, x.ndim), keepdims=keepdim)
 
@@ -244,7 +261,8 @@ def amax(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
     >>> sg.amax(A, dim=1), sg.amax(A, dim=1, include_zeros=False)
     (tensor([0., 0.]), tensor([-1.,  0.]))
     """
-    if getattr(x, "_is_sparse", False):
+    x = as_argument("amax", x)
+    if x._is_sparse:
         return sparse_reduce().sparse_amax(x, dim, keepdim, include_zeros)
     axes = axes_of("amax", dim, x.ndim)
     if any(x.shape[a] == 0 for a in axes):
@@ -255,7 +273,7 @@ def amax(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
 def amin(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:
     """Minimum over `dim`; shapes, ties and `include_zeros` as in `amax`."""
     if getattr(x, "_is_sparse", False):
-        return -amax(-x, dim, keepdim, include_zeros)
+        return -amax(-as_argument("amin", x), dim, keepdim, include_zeros)
     axes = axes_of("amin", dim, x.ndim)
     if any(x.shape[a] == 0 for a in axes):
         raise ShapeError(f"amin: no minimum over an empty dimension of shape {x.shape}")
@@ -271,9 +289,10 @@ def prod(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
     >>> sg.prod(sg.tensor([[2.0, 3.0], [4.0, 0.0]]), dim=1)
     tensor([6., 0.])
     """
+    x = as_argument("prod", x)
     if x.dtype.kind in "biu":
         x = cast(x, dtypes.int64)
-    if getattr(x, "_is_sparse", False):
+    if x._is_sparse:
         return sparse_reduce().sparse_prod(x, dim, keepdim, include_zeros)
     axes = axes_of("prod", dim, x.ndim)
     out = product(x, axes)
@@ -287,7 +306,8 @@ def norm(x: Any, p: float = 2, dim: Any = None, keepdim: bool = False) -> Any:
     >>> sg.norm(sg.tensor([3.0, 4.0])), sg.norm(sg.coo([[0, 5]], [3.0, 4.0], (9,)))
     (tensor(5.), tensor(5.))
     """
-    if getattr(x, "_is_sparse", False):
+    x = as_argument("norm", x)
+    if x._is_sparse:
         return sparse_reduce().sparse_norm(x, p, dim, keepdim)
     if p == math.inf:
         return amax(abs_(x), dim, keepdim)
@@ -309,7 +329,8 @@ def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     >>> sg.logsumexp(sg.tensor([[0.0, 0.0]]), dim=1)
     tensor([0.6931472])
     """
-    if getattr(x, "_is_sparse", False):
+    x = as_argument("logsumexp", x)
+    if x._is_sparse:
         return sparse_reduce().sparse_logsumexp(x, dim, keepdim)
     axes = axes_of("logsumexp", dim, x.ndim)
     if any(x.shape[a] == 0 for a in axes):
@@ -335,11 +356,12 @@ def max(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     >>> sg.max(sg.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=1).indices
     tensor([1, 0])
     """
+    x = as_argument("max", x)
     if dim is None:
         return amax(x)
     if getattr(x, "_is_sparse", False):
         raise TypeError("max: a sparse tensor has no positions of maxima along dim; use sg.amax")
-    (axis,) = axes_of("max", dim, x.ndim)
+    axis = axis_of("max", dim, x.ndim)
     if x.shape[axis] == 0:
         raise ShapeError(f"max: no maximum over an empty dimension of shape {x.shape}")
     values, indices = max_p(x, axis=axis), argmax_p(x, axis=axis, keepdims=True)
@@ -351,7 +373,8 @@ def max(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 
 def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """Position of the first maximum, in the flattened tensor or along `dim`, as int64."""
-    axis = None if dim is None else axes_of("argmax", dim, x.ndim)[0]
+    x = as_argument("argmax", x)
+    axis = None if dim is None else axis_of("argmax", dim, x.ndim)
     return argmax_p(x, axis=axis, keepdims=keepdim)
 
 
@@ -363,17 +386,19 @@ def softmax(x: Any, dim: int = -1) -> Any:
     >>> sg.softmax(sg.tensor([0.0, 0.0]), dim=0)
     tensor([0.5, 0.5])
     """
-    if getattr(x, "_is_sparse", False):
+    x = as_argument("softmax", x)
+    if x._is_sparse:
         return sparse_reduce().sparse_softmax(x, dim)
-    return softmax_p(x, axis=axes_of("softmax", dim, x.ndim)[0])
+    return softmax_p(x, axis=axis_of("softmax", dim, x.ndim))
 
 
 def log_softmax(x: Any, dim: int = -1) -> Any:
     """log(softmax(x)) along `dim`, computed without cancellation, same shape; of a SparseTensor
     over its stored entries, as `softmax`."""
-    if getattr(x, "_is_sparse", False):
+    x = as_argument("log_softmax", x)
+    if x._is_sparse:
         return sparse_reduce().sparse_log_softmax(x, dim)
-    return log_softmax_p(x, axis=axes_of("log_softmax", dim, x.ndim)[0])
+    return log_softmax_p(x, axis=axis_of("log_softmax", dim, x.ndim))
 
 
 def _check_classes(target: Any, classes: int) -> None:
@@ -398,6 +423,9 @@ def nll_loss(log_probs: Any, target: Any, reduction: str = "mean") -> Any:
     from sparsegrad.tensor import as_tensor
 
     target = as_tensor(target)
+    log_probs = as_argument("nll_loss", log_probs)
+    if log_probs._is_sparse:
+        raise TypeError("nll_loss: log_probs must be dense, got a SparseTensor; write A.to_dense()")
     if log_probs.ndim != 2 or target.shape != log_probs.shape[:1]:
         raise ShapeError(
             f"nll_loss: expected log_probs (n, C) and target (n,), got {log_probs.shape} and "

@@ -10,6 +10,7 @@ from sparsegrad import backends, dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import cast, eq_p, exp_p, maximum_p
+from sparsegrad.ops.shape import as_argument
 from sparsegrad.tensor import Tensor
 
 __all__ = ["segment_softmax", "segment_sum"]
@@ -158,6 +159,7 @@ def segment_sum(values: Any, indptr: Any) -> Any:
     >>> sg.segment_sum(sg.tensor([1.0, 2.0, 3.0]), [0, 2, 2, 3])
     tensor([3., 0., 3.])
     """
+    values = as_argument("segment_sum", values)
     return segment_sum_p(values, indptr=_offsets("segment_sum", values, indptr))
 
 
@@ -168,4 +170,5 @@ def segment_softmax(values: Any, indptr: Any) -> Any:
     >>> sg.segment_softmax(sg.tensor([0.0, 0.0, 5.0]), [0, 2, 3])
     tensor([0.5, 0.5, 1. ])
     """
+    values = as_argument("segment_softmax", values)
     return segment_softmax_p(values, indptr=_offsets("segment_softmax", values, indptr))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import operator
 from collections.abc import Sequence
 from typing import Any
 
+from sparsegrad.engine import primitive as engine
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 
@@ -95,14 +97,23 @@ pad_p.defvjp(
 
 
 # ---- public names ------------------------------------------------------------------------------
+def as_argument(op: str, x: Any) -> Any:
+    """`x` if it is a tensor, arrays and numbers as one; TypeError that names the op otherwise."""
+    return x if hasattr(x, "_is_sparse") else engine._convert(x, op)
+
+
 def _sizes(op: str, shape: Any) -> tuple[int, ...]:
     try:
-        return tuple(int(n) for n in ((shape,) if isinstance(shape, int) else shape))
+        return tuple(operator.index(n) for n in ((shape,) if isinstance(shape, int) else shape))
     except TypeError:
         raise ShapeError(f"{op}: expected integers, got {shape!r}") from None
 
 
 def _axis(op: str, dim: int, ndim: int) -> int:
+    try:
+        dim = operator.index(dim)
+    except TypeError:
+        raise TypeError(f"{op}: dim must be an integer, got {dim!r}") from None
     if not -ndim <= dim < ndim:
         raise ShapeError(f"{op}: dim {dim} is outside the {ndim} dimensions of the input")
     return dim % ndim
@@ -122,9 +133,10 @@ def reshape(x: Any, shape: Any) -> Any:
 
 def permute(x: Any, dims: Any) -> Any:
     """Dimension `dims[i]` of `x` becomes dimension i of the result. A view."""
+    x = as_argument("permute", x)
     axes = tuple(_axis("permute", d, x.ndim) for d in _sizes("permute", dims))
     if sorted(axes) != list(range(x.ndim)):
-        raise ShapeError(f"permute: {tuple(dims)} is not an order of {x.ndim} dimensions")
+        raise ShapeError(f"permute: {dims} is not an order of {x.ndim} dimensions")
     return permute_p(x, axes=axes)
 
 
@@ -135,6 +147,7 @@ def transpose(x: Any, dim0: int, dim1: int) -> Any:
     >>> sg.transpose(sg.zeros(2, 3), 0, 1).shape
     (3, 2)
     """
+    x = as_argument("transpose", x)
     a, b = _axis("transpose", dim0, x.ndim), _axis("transpose", dim1, x.ndim)
     if a == b and getattr(x, "_is_sparse", False):
         return x
@@ -146,17 +159,20 @@ def transpose(x: Any, dim0: int, dim1: int) -> Any:
 def expand(x: Any, shape: Any) -> Any:
     """`x` broadcast to `shape`; -1 keeps the size of a dimension. A view; of a sparse `x` entries
     are repeated, and new leading dimensions are sparse."""
-    sizes = _sizes("expand", shape)
+    x, sizes = as_argument("expand", x), _sizes("expand", shape)
     lead = len(sizes) - x.ndim
     if lead < 0:
         raise ShapeError(f"expand: shape {sizes} has fewer dimensions than the input {x.shape}")
     full = tuple(x.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(sizes))
+    if any(n < 0 for n in full):
+        raise ShapeError(f"expand: {sizes} has negative sizes for an input of shape {x.shape}")
     return broadcast_p(x, shape=full)
 
 
 def squeeze(x: Any, dim: Any = None) -> Any:
     """`x` without its size-1 dimensions, or without those of `dim` that have size 1. A sparse `x`
     of which no sparse dimension is left becomes dense."""
+    x = as_argument("squeeze", x)
     if dim is None:
         drop = set(range(x.ndim))
     else:
@@ -171,6 +187,7 @@ def squeeze(x: Any, dim: Any = None) -> Any:
 def unsqueeze(x: Any, dim: int) -> Any:
     """`x` with a size-1 dimension inserted at `dim`; of a sparse `x` a sparse one, unless it stands
     behind a dense one."""
+    x = as_argument("unsqueeze", x)
     axis = _axis("unsqueeze", dim, x.ndim + 1)
     if getattr(x, "_is_sparse", False):
         from sparsegrad.ops.sparse_shape import sparse_unsqueeze
@@ -187,6 +204,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     >>> sg.cat([sg.zeros(1, 2), sg.ones(2, 2)]).shape
     (3, 2)
     """
+    tensors = [as_argument("cat", t) for t in tensors]
     if not tensors:
         raise ShapeError("cat: expected at least one tensor")
     return cat_p(*tensors, axis=_axis("cat", dim, builtins.max(1, tensors[0].ndim)))
@@ -195,8 +213,10 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
 def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors of one shape joined along a new dimension; of sparse ones a sparse dimension, unless
     it stands behind a dense one."""
+    tensors = [as_argument("stack", t) for t in tensors]
     if not tensors:
         raise ShapeError("stack: expected at least one tensor")
+    dim = _axis("stack", dim, tensors[0].ndim + 1)
     if len({tuple(t.shape) for t in tensors}) > 1:
         raise ShapeError(f"stack: shapes differ: {[tuple(t.shape) for t in tensors]}")
     return cat([unsqueeze(t, dim) for t in tensors], dim)

@@ -8,7 +8,7 @@ from sparsegrad import backends
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import where_p
 from sparsegrad.ops.index import getitem_p, put_rows_p, take_p
-from sparsegrad.ops.shape import broadcast_p, cat_p, permute_p, reshape_p
+from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, permute_p, reshape_p
 from sparsegrad.ops.sparse_index import selected
 from sparsegrad.structure import plan_select
 
@@ -47,6 +47,7 @@ def diagonal(x: Any, offset: int = 0) -> Any:
     >>> sg.diagonal(sg.csr([0, 2, 3], [0, 1, 0], [1.0, 2.0, 3.0], (2, 2)))
     tensor([1., 0.])
     """
+    x = as_argument("diagonal", x)
     sparse = _is_sparse(x)
     if (x.sparse_dim != 2) if sparse else x.ndim < 2:
         raise ShapeError(f"diagonal: x must be a matrix, got shape {x.shape}")
@@ -71,6 +72,7 @@ def diag(x: Any, offset: int = 0) -> Any:
     tensor([[1., 0.],
             [0., 2.]])
     """
+    x = as_argument("diag", x)
     dims = x.sparse_dim if _is_sparse(x) else x.ndim
     if dims == 2:
         return diagonal(x, offset)

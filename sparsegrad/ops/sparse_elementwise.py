@@ -12,7 +12,7 @@ from sparsegrad.ops import activations, unary
 from sparsegrad.ops import elementwise as dense
 from sparsegrad.ops import trigonometric as trig
 from sparsegrad.ops.index import take_p
-from sparsegrad.ops.shape import broadcast_p, cat_p, reshape_p
+from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, reshape_p
 from sparsegrad.ops.sparse_structure import apply_merge, at_entries, coalesce, onto_dense, to_format
 from sparsegrad.structure import plan
 
@@ -128,7 +128,9 @@ def _add(a: Any, b: Any) -> Any:
 def _sub(a: Any, b: Any) -> Any:
     if _is_sparse(a) and _is_sparse(b):
         return _union("sub", a, -b)
-    return _with_dense("sub", a, dense.neg(b)) if _is_sparse(a) else _with_dense("sub", -b, a)
+    if _is_sparse(a):
+        return _with_dense("sub", a, dense.neg(as_argument("sub", b)))
+    return _with_dense("sub", -b, a)
 
 
 def _union(op: str, a: Any, b: Any) -> Any:
@@ -147,6 +149,7 @@ def _with_dense(op: str, a: Any, x: Any) -> Any:
     """Sparse + dense is dense: a copy of `x` with the entries added."""
     from sparsegrad.tensor import as_tensor
 
+    x = x if _is_number(x) else as_argument(op, x)
     if isinstance(x, (int, float, complex)) or (x.ndim == 0 and a.ndim > 0):
         raise DensifyError(
             f"{op}: a number would be added to every absent cell of shape {a.shape}; write "

@@ -12,7 +12,7 @@ from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops.elementwise import mul_p
 from sparsegrad.ops.index import getitem_p, raw_index, take, take_p
 from sparsegrad.ops.reduce import sum_p
-from sparsegrad.ops.shape import permute_p, reshape_p, unsqueeze
+from sparsegrad.ops.shape import _axis, as_argument, permute_p, reshape_p, unsqueeze
 from sparsegrad.structure import plan, plan_select
 from sparsegrad.structure.pattern import Pattern
 
@@ -86,6 +86,11 @@ def _expanded(A: Any, index: Any) -> list[Any]:
 def _ids_of(item: Any) -> tuple[list[Any], tuple[int, ...]]:
     """A mask as the ids of its true cells, and its shape; a list or tensor as an array; the rest
     as it is."""
+    if isinstance(item, slice):
+        try:
+            item.indices(1)
+        except (TypeError, ValueError) as error:
+            raise IndexError(f"index: {item}: {error}") from None
     if item is None or item is Ellipsis or isinstance(item, slice):
         return [item], ()
     if getattr(item, "_is_sparse", False):
@@ -237,8 +242,8 @@ def index_select(x: Any, dim: int, index: Any) -> Any:
             [0., 3., 0.],
             [1., 0., 2.]])
     """
-    if not -x.ndim <= dim < x.ndim:
-        raise ShapeError(f"index_select: dim {dim} is outside the {x.ndim} dimensions of the input")
+    x = as_argument("index_select", x)
+    dim = _axis("index_select", dim, x.ndim)
     ids = raw_index(index)
     if not hasattr(ids, "dtype") or ids.ndim != 1 or ids.dtype.kind not in "iu":
         found = f"{ids.dtype} of shape {ids.shape}" if hasattr(ids, "dtype") else repr(index)

@@ -80,7 +80,7 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
         raise ValueError(f"top_k: by must be 'magnitude' or 'value', got {by!r}")
     if A.dense_dim:
         raise ShapeError(f"top_k: entries with dense dimensions have no order; got {A.shape}")
-    if dim is not None and (A.sparse_dim != 2 or not -2 <= dim < 2):
+    if dim is not None and (A.sparse_dim != 2 or dim not in (-2, -1, 0, 1)):
         raise ShapeError(f"top_k: dim {dim} needs a matrix and to be 0 or 1; got shape {A.shape}")
     if A.dtype.kind == "c" and by == "value":
         raise DtypeError(f"top_k: complex values have no order; got {A.dtype}; use by='magnitude'")
@@ -95,7 +95,7 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
     order = xp.arange(A.nnz) if canonical is None else canonical
     keep = xp.zeros(A.nnz, dtype=bool)
     if dim is not None:
-        line = A.pattern.coords[1 - dim % 2]
+        line = A.pattern.coords[1 - int(dim) % 2]
         order = order[xp.argsort(key[order], kind="stable")]
         order = order[xp.argsort(line[order], kind="stable")]
         first = xp.searchsorted(line[order], line[order], side="left")

@@ -18,7 +18,15 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
 from sparsegrad.ops.elementwise import cast, div_p, mul_p, pow, sqrt, where
 from sparsegrad.ops.index import put_rows_p, take_p
-from sparsegrad.ops.reduce import amax_p, axes_of, log_softmax_p, product, softmax_p, sum_p
+from sparsegrad.ops.reduce import (
+    amax_p,
+    axes_of,
+    axis_of,
+    log_softmax_p,
+    product,
+    softmax_p,
+    sum_p,
+)
 from sparsegrad.ops.segment import (
     segment_amax_p,
     segment_log_softmax_p,
@@ -144,7 +152,7 @@ def _once(A: Any) -> Any:
 def _absent(A: Any, split: _Split, include_zeros: bool) -> Any:
     """How many absent zeros meet in each run (s,)."""
     counts = _counts(A, split).astype("int64")
-    return split.cells - counts if include_zeros else counts * 0
+    return min(split.cells, 1 << 62) - counts if include_zeros else counts * 0
 
 
 def sparse_amax(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
@@ -226,7 +234,7 @@ def sparse_log_softmax(A: Any, dim: int) -> Any:
 
 
 def _along(A: Any, dim: int, name: str, run: Callable[..., Any], inside: Callable[..., Any]) -> Any:
-    (axis,) = axes_of(name, dim, A.ndim)
+    axis = axis_of(name, dim, A.ndim)
     A = _once(A)
     if axis >= A.sparse_dim:
         return wrap(inside(A.values, axis=axis - A.sparse_dim + 1), A.pattern)

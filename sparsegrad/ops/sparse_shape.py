@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.shape import broadcast_p, cat, cat_p, pad_p, reshape_p, slice_p
+from sparsegrad.ops.shape import as_argument, broadcast_p, cat, cat_p, pad_p, reshape_p, slice_p
 from sparsegrad.ops.sparse_index import selected, sparse_getitem
 from sparsegrad.structure import plan, plan_select
 from sparsegrad.structure.pattern import Pattern
@@ -188,6 +188,7 @@ def block_diag(*tensors: Any) -> Any:
     """
     if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
         tensors = tuple(tensors[0])
+    tensors = tuple(as_argument("block_diag", A) for A in tensors)
     if not tensors:
         raise ShapeError("block_diag: expected at least one matrix")
     sparse = any(getattr(A, "_is_sparse", False) for A in tensors)

@@ -9,7 +9,7 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.segment import segment_sum_p
-from sparsegrad.ops.shape import permute_p, reshape_p
+from sparsegrad.ops.shape import as_argument, permute_p, reshape_p
 from sparsegrad.structure import cost, plan
 from sparsegrad.structure.pattern import Pattern
 
@@ -56,6 +56,11 @@ put_entries_p.defvjp(values=lambda g, pattern: entries_p(g, pattern=pattern))
 
 
 # ---- public names ------------------------------------------------------------------------------
+def _check_sparse(op: str, A: Any) -> None:
+    if not getattr(A, "_is_sparse", False):
+        raise TypeError(f"{op}: expected a SparseTensor, got {type(A).__name__}")
+
+
 def reorder(values: Any, pattern: Pattern, target: Pattern) -> Any:
     """Values on `pattern` as values on `target`, a handle of the same core."""
     perm = pattern.core.moves(pattern.order, target.order)
@@ -75,6 +80,7 @@ def to_format(A: Any, format: Any) -> Any:
     """
     from sparsegrad.sparse_tensor import wrap
 
+    _check_sparse("to_format", A)
     target, _ = A.pattern.to(cost.resolve(format, A.pattern.shape, A.nnz))
     return A if target is A.pattern else wrap(reorder(A.values, A.pattern, target), target)
 
@@ -89,6 +95,7 @@ def coalesce(A: Any) -> Any:
     """
     from sparsegrad.sparse_tensor import wrap
 
+    _check_sparse("coalesce", A)
     if A.pattern.is_coalesced:
         return A
     merge = plan.coalesce(A.pattern)
@@ -122,6 +129,7 @@ def to_dense(A: Any) -> Any:
     tensor([[0., 3.],
             [0., 0.]])
     """
+    _check_sparse("to_dense", A)
     return put_entries_p(A.values, pattern=A.pattern)
 
 
@@ -138,6 +146,9 @@ def to_sparse(x: Any, format: Any = "coo", dense_dims: int = 0) -> Any:
     """
     from sparsegrad.sparse_tensor import wrap
 
+    x = as_argument("to_sparse", x)
+    if x._is_sparse:
+        raise TypeError("to_sparse: expected a dense tensor, got a SparseTensor")
     sparse_dims = x.ndim - dense_dims
     if not 0 < sparse_dims <= x.ndim:
         raise ShapeError(f"to_sparse: dense_dims {dense_dims} leaves no sparse one of {x.shape}")

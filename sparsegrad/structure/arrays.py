@@ -55,7 +55,10 @@ def as_shape(shape: Any) -> tuple[int, ...]:
 
 
 def as_ids(name: str, ids: Any) -> Array:
-    array = ids if hasattr(ids, "dtype") else np.asarray(ids)
+    try:
+        array = ids if hasattr(ids, "dtype") else np.asarray(ids)
+    except ValueError:
+        raise PatternError(f"{name}: lists of different lengths: {ids!r}") from None
     array = array if backends.is_array(array) else getattr(array, "data", array)
     if array.size == 0 and array.dtype.kind == "f":
         array = array.astype(np.int32)  # an empty Python list

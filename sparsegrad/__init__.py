@@ -62,6 +62,7 @@ from sparsegrad.ops.statistics import *  # noqa: F403
 from sparsegrad.ops.transfer import *  # noqa: F403
 from sparsegrad.ops.trigonometric import *  # noqa: F403
 from sparsegrad.ops.unary import *  # noqa: F403
+from sparsegrad.ops.window import *  # noqa: F403
 from sparsegrad.policy import calibrate, should_use_sparse
 from sparsegrad.profiler import profile
 from sparsegrad.random import manual_seed

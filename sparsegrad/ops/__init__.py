@@ -30,6 +30,7 @@ from sparsegrad.ops import (
     transfer,
     trigonometric,
     unary,
+    window,
 )
 from sparsegrad.ops.activations import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
@@ -57,6 +58,7 @@ from sparsegrad.ops.statistics import *  # noqa: F403
 from sparsegrad.ops.transfer import *  # noqa: F403
 from sparsegrad.ops.trigonometric import *  # noqa: F403
 from sparsegrad.ops.unary import *  # noqa: F403
+from sparsegrad.ops.window import *  # noqa: F403
 
 FAMILIES = (
     activations,
@@ -88,4 +90,5 @@ FAMILIES = (
     transfer,
     trigonometric,
     unary,
+    window,
 )

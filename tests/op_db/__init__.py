@@ -17,6 +17,7 @@ from op_db import (
     rows_scatter,
     rows_sparse,
     rows_structure,
+    rows_window,
 )
 from op_db.case import FORMATS, Draw, OpCase, Sparse
 
@@ -32,6 +33,7 @@ OP_DB = [
     *rows_scatter.ROWS,
     *rows_sparse.ROWS,
     *rows_structure.ROWS,
+    *rows_window.ROWS,
 ]
 assert len({case.name for case in OP_DB}) == len(OP_DB)
 

@@ -36,6 +36,7 @@ from sparsegrad.engine.differentiate import grad
 from sparsegrad.engine.mode import densify, enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from sparsegrad.errors import *  # noqa: F403
 from sparsegrad.io import *  # noqa: F403
+from sparsegrad.ops import linalg
 from sparsegrad.ops.activations import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.contract import *  # noqa: F403
@@ -101,6 +102,7 @@ __all__ = [
     "int8",
     "io",
     "is_grad_enabled",
+    "linalg",
     "manual_seed",
     "nn",
     "no_grad",

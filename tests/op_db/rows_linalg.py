@@ -1,0 +1,92 @@
+# ruff: noqa: E501, F405  (a row is read as a row)
+"""Rows of linear algebra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import sparsegrad as sg
+from op_db.case import Draw, OpCase, Sample
+from op_db.samples import *  # noqa: F403
+
+L = sg.linalg
+
+
+def regular(d: Draw) -> Iterator[Sample]:
+    """Well-conditioned square matrices; the op adds the diagonal."""
+    for s in [(3, 3), (2, 3, 3), (1, 1)]:
+        yield (d.dense(*s, low=-1, high=1),), {}
+
+
+def systems(d: Draw) -> Iterator[Sample]:
+    for s, t in [
+        ((3, 3), (3, 2)),
+        ((2, 3, 3), (3, 1)),
+        ((3, 3), (2, 3, 2)),
+        ((3, 3), (3,)),
+        ((0, 0), (0, 2)),
+    ]:
+        yield (d.dense(*s, low=-1, high=1), d.dense(*t)), {}
+
+
+def far(x: Any) -> Any:
+    """x + 4 I, in the dtype of x."""
+    n = x.shape[-1]
+    return x + (
+        4 * np.eye(n) if isinstance(x, np.ndarray) else sg.Tensor(4 * np.eye(n, dtype=x.dtype))
+    )
+
+
+def spd(x: Any) -> Any:
+    return far(x @ (np.swapaxes(x, -1, -2) if isinstance(x, np.ndarray) else x.mT))
+
+
+def spread(x: Any) -> Any:
+    """Symmetric, with distinct eigenvalues."""
+    n = x.shape[-1]
+    ramp = np.diag(np.arange(n) * 3.0)
+    if isinstance(x, np.ndarray):
+        return x + np.swapaxes(x, -1, -2) + ramp
+    return x + x.mT + sg.Tensor(ramp.astype(x.dtype))
+
+
+def ref_solve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.linalg.solve(far(a), b[:, None])[:, 0] if b.ndim == 1 else np.linalg.solve(far(a), b)
+
+
+def tall(d: Draw) -> Iterator[Sample]:
+    for s in [(4, 2), (2, 3, 3)]:
+        yield (d.dense(*s, low=1, high=2) + 2 * np.eye(*s[-2:]),), {}
+
+
+def both(parts: Any) -> Any:
+    q, r = parts
+    return sg.cat([sg.reshape(q, (-1,)), 2 * sg.reshape(r, (-1,))])
+
+
+def ref_both(parts: Any) -> Any:
+    return np.concatenate([parts[0].reshape(-1), 2 * parts[1].reshape(-1)])
+
+
+ROWS = [
+    OpCase("solve[shifted]", lambda a, b: L.solve(far(a), b), ref_solve, systems, "solve_p", errors=(
+        (lambda: L.solve(sg.zeros(2, 2), sg.ones(2)), sg.errors.SingularMatrixError, r"solve: A of shape \(2, 2\): Singular"),
+        (lambda: L.solve(sg.ones(2, 3), sg.ones(2)), sg.ShapeError, r"solve: expected square matrices, got shape \(2, 3\)"),
+        (lambda: L.solve(sg.ones(2, 2), sg.ones(3)), sg.ShapeError, r"solve: shapes do not fit; got A: \(2, 2\), B: \(3,\)"),
+        (lambda: L.solve(eye(), sg.ones(2)), TypeError, "solve: A must be dense"),)),
+    OpCase("inv[shifted]", lambda a: L.inv(far(a)), lambda a: np.linalg.inv(far(a)), regular, "inv_p", errors=(
+        (lambda: L.inv(sg.zeros(2, 2)), sg.errors.SingularMatrixError, "inv: A of shape"),)),
+    OpCase("det[shifted]", lambda a: L.det(far(a)), lambda a: np.linalg.det(far(a)), regular, "det_p"),
+    OpCase("slogdet[shifted]", lambda a: L.slogdet(far(a))[1], lambda a: np.linalg.slogdet(far(a))[1], regular, "slogdet_p"),
+    OpCase("cholesky[shifted]", lambda a: L.cholesky(spd(a)), lambda a: np.linalg.cholesky(spd(a)), regular, "cholesky_p", errors=(
+        (lambda: L.cholesky(-sg.eye(2)), sg.errors.SingularMatrixError, "cholesky: A of shape .* not positive definite"),)),
+    OpCase("qr", lambda a: both(L.qr(a)), lambda a: ref_both(np.linalg.qr(a)), tall, "qr_p", errors=(
+        (lambda: L.qr(sg.ones(2, 3, requires_grad=True)), sg.ShapeError, "qr: a gradient needs at least as many rows"),)),
+    OpCase("eigh[shifted]", lambda a: L.eigh(spread(a))[0], lambda a: np.linalg.eigh(spread(a))[0], regular, "eigh_p"),
+    OpCase("eigh[vectors]", lambda a: L.eigh(spread(a))[1] ** 2, lambda a: np.linalg.eigh(spread(a))[1] ** 2, regular),
+    OpCase("trace", L.trace, lambda a: np.trace(a, axis1=-2, axis2=-1), lambda d: iter([((d.dense(3, 4),), {}), ((d.dense(2, 3, 3),), {})]), bilinear=True),
+    OpCase("linalg.norm", lambda x: L.norm(x, "fro") + L.norm(x, 1), lambda x: np.sqrt((x * x).sum()) + np.abs(x).sum(), unary_away),
+]  # fmt: skip

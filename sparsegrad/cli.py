@@ -209,16 +209,18 @@ def _record(
 
 # ---- sparsegrad info ---------------------------------------------------------------------------
 def info() -> None:
-    """Say which versions and devices there are."""
+    """Say which versions and devices there are, and why a device cannot be used."""
     typer.echo(f"python {platform.python_version()} on {platform.system()} {platform.machine()}")
     for name, version in _versions().items():
         typer.echo(f"{name} {version}")
     typer.echo(f"cores {os.cpu_count()}")
-    for device in ("cpu", "cuda"):
-        try:
-            typer.echo(f"{device}: {backends.for_device(device).name}")
-        except sg.DeviceError as error:
-            typer.echo(f"{device}: not available ({error})")
+    typer.echo(f"cpu: {backends.for_device('cpu').name}")
+    if (problem := sg.cuda.problem()) is not None:
+        typer.echo(f"cuda: not available ({problem})")
+        return
+    typer.echo(f"cuda: {sg.cuda.device_count()} devices")
+    for name, found in sg.cuda.describe().items():
+        typer.echo(f"  {name}: {found}")
 
 
 # ---- parts -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from sparsegrad.device import Device
 
 __all__ = [
     "current_device",
+    "describe",
     "device_count",
     "empty_cache",
     "is_available",
@@ -49,6 +50,11 @@ def current_device() -> int:
 def set_device(device: int | str | Device) -> None:
     """Make this device the one that "cuda" means. DeviceError for one there is not."""
     _opened().use(f"cuda:{device}" if isinstance(device, int) else device)
+
+
+def describe() -> dict[str, str]:
+    """Devices, versions of driver, runtime and CuPy, and the folder of our kernels."""
+    return _opened().describe()
 
 
 def synchronize() -> None:

@@ -185,6 +185,7 @@ def test_namespace(device: str) -> None:
     sg.cuda.empty_cache()
     assert x.sum().item() == 1000
     assert sg.ones(1, device="auto").device.type == "cuda"
+    assert set(sg.cuda.describe()) == {"devices", "driver", "runtime", "cupy", "kernels"}
 
 
 # ---- modules, optimizers, training -------------------------------------------------------------

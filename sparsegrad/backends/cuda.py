@@ -14,7 +14,6 @@ from typing import Any
 import cupy
 import numpy as np
 from cupy.cuda import runtime
-from cupy_backends.cuda.libs import cusparse
 
 from sparsegrad.backends import cuda_coalesce as coalesce
 from sparsegrad.backends import cuda_kernels as kernels
@@ -26,13 +25,17 @@ from sparsegrad.errors import DeviceError, PatternError, SparseEfficiencyWarning
 __all__ = ["Cuda", "opened", "probe", "serving", "use"]
 
 _CUSPARSE = {np.dtype(np.float32): runtime.CUDA_R_32F, np.dtype(np.float64): runtime.CUDA_R_64F}
-_CUSPARSE_INDEX = {
-    np.dtype(np.int32): cusparse.CUSPARSE_INDEX_32I,
-    np.dtype(np.int64): cusparse.CUSPARSE_INDEX_64I,
-}
 # dtypes of CuPy's atomic minimum and maximum, and what others are widened to
 _ATOMIC = {np.dtype(t) for t in ("int32", "int64", "uint32", "uint64", "float32", "float64")}
 _PENDING_LIMIT = 256  # index checks that may wait for the next synchronisation
+
+
+@cache
+def _cusparse() -> Any:
+    """CuPy's binding of cuSPARSE; importing it loads the library."""
+    from cupy_backends.cuda.libs import cusparse
+
+    return cusparse
 
 
 @cache
@@ -207,11 +210,13 @@ def _row_major_spmm(
     """CSR (m, n) @ x (n, k) -> (m, k). CuPy itself offers column-major operands only, the slow
     path; descriptors cost a microsecond on the host, and one that is kept could not be shared by
     threads, so only the size of the workspace is cached on the pattern."""
+    cusparse = _cusparse()
     (m, n), k, dtype = shape, x.shape[1], data.dtype
     handle = cupy.cuda.device.get_cusparse_handle()
     out = cupy.empty((m, k), dtype)
     one, zero = (np.array(v, dtype) for v in (1, 0))
-    ctype, index = _CUSPARSE[dtype], _CUSPARSE_INDEX[cols.dtype]
+    ctype, wide = _CUSPARSE[dtype], cols.dtype.itemsize == 8
+    index = cusparse.CUSPARSE_INDEX_64I if wide else cusparse.CUSPARSE_INDEX_32I
     plain, row_major = cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE, cusparse.CUSPARSE_ORDER_ROW
     algorithm = (
         cusparse.CUSPARSE_SPMM_CSR_ALG3
@@ -264,12 +269,14 @@ _default = 0  # what "cuda" without a number means
 
 
 def probe() -> str | None:
-    """Why no GPU can be used, found out by running a tiny kernel; None if one can."""
+    """Why no GPU can be used, found out by running a tiny kernel and loading the libraries; None if
+    one can."""
     try:
         if not runtime.getDeviceCount():
             return "no device is visible"
         if int(cupy.arange(3, dtype=np.int32).sum()) != 3:  # sync
             return "a kernel gave a wrong result"
+        _cusparse()
     except (RuntimeError, ImportError, OSError, cupy.cuda.compiler.CompileException) as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return None
@@ -337,6 +344,8 @@ def describe() -> dict[str, str]:
         "driver": _version(runtime.driverGetVersion()),
         "runtime": _version(runtime.runtimeGetVersion()),
         "cupy": cupy.__version__,
+        "kernels": f"{sum(map(len, kernels.instances().values()))} instances in "
+        f"{kernels.directory()}, compiled when they are first used",
     }
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "Kernel",
     "accumulator_of",
     "ctype_of",
+    "directory",
     "instances",
     "kernel",
     "launch",
@@ -65,7 +66,8 @@ _ACCUMULATORS = {"__half": "float", "__nv_bfloat16": "float"}
 # ---- sources and instances
 
 
-def _directory() -> Path:
+def directory() -> Path:
+    """The folder of the sources."""
     here = Path(__file__).resolve()
     installed = (
         here.parents[1] / "_kernels"
@@ -77,9 +79,9 @@ def _directory() -> Path:
 def source(family: str) -> str:
     """The text that is compiled for `kernels/<family>.cu`, the common header included."""
     files = ("common.cuh", f"{family}.cu")
-    directory = _directory()
+    folder = directory()
     return "".join(
-        f'#line 1 "{name}"\n{(directory / name).read_text(encoding="utf-8")}' for name in files
+        f'#line 1 "{name}"\n{(folder / name).read_text(encoding="utf-8")}' for name in files
     )
 
 

@@ -965,6 +965,10 @@ def test_ac_90_norms_are_taken_after_duplicates_are_summed() -> None:
     assert sg.amax(w.grad).item() == 7
     clipped = sg.tanh(w.grad)  # any function of the values
     assert clipped.nnz == 1 and clipped.values.item() == np.tanh(7.0)
+    assert sg.nn.utils.clip_grad_norm_([w], 3.5).item() == 7
+    np.testing.assert_allclose(dense(w.grad), [0, 0, 3.5, 0, 0], rtol=1e-6)
+    sg.nn.utils.clip_grad_value_([w], 2.0)
+    np.testing.assert_allclose(dense(w.grad), [0, 0, 2, 0, 0], rtol=1e-6)
 
 
 @every_format

@@ -1,0 +1,181 @@
+"""Losses as functions. `reduction` is "mean", "sum", or "none" for one number a row or element.
+
+Losses of elements (`mse_loss`, `binary_cross_entropy_with_logits`) take sparse tensors too, and
+then mean the stored entries: absent ones neither count nor get a gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparsegrad import ops
+from sparsegrad.errors import PatternError, ShapeError
+from sparsegrad.ops.index import put_rows_p, take_p
+from sparsegrad.sparse_tensor import SparseTensor
+from sparsegrad.tensor import Tensor, as_tensor
+
+__all__ = ["binary_cross_entropy_with_logits", "bpr_loss", "cross_entropy", "mse_loss"]
+
+
+def cross_entropy(
+    logits: Tensor,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """-sum over classes of target * log(softmax(logits)), for each row of logits (n, C).
+
+    target: classes (n,), integers; probabilities (n, C), floating point; or a SparseTensor (n, C)
+        of a few probabilities a row: only those are looked at, and they get a gradient if they
+        require one.
+    weight: (C,), a factor of each class. With classes the mean is divided by the sum of the
+        factors of the true ones, with probabilities by n; as in PyTorch.
+    ignore_index: a class that is left out. label_smoothing: e in [0, 1) replaces the target t by
+        (1 - e) t + e / C.
+
+    Raises ShapeError for sizes that do not fit, IndexError for a class outside [0, C), ValueError
+    for another reduction or label_smoothing outside [0, 1).
+
+    >>> import sparsegrad as sg
+    >>> logits = sg.tensor([[0.0, 0.0], [0.0, 0.0]])
+    >>> soft = sg.coo([[0, 1, 1], [1, 0, 1]], [1.0, 0.5, 0.5], (2, 2))
+    >>> sg.nn.functional.cross_entropy(logits, soft)
+    tensor(0.6931472)
+    """
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(
+            f"cross_entropy: label_smoothing must lie in [0, 1), got {label_smoothing}"
+        )
+    logits = as_tensor(logits)
+    target = target if isinstance(target, SparseTensor) else as_tensor(target)
+    soft = isinstance(target, SparseTensor) or target.dtype.kind == "f"
+    if logits.ndim != 2 or tuple(target.shape) != (logits.shape if soft else logits.shape[:1]):
+        raise ShapeError(
+            f"cross_entropy: expected logits (n, C) and target (n,) or (n, C), got "
+            f"{tuple(logits.shape)} and {tuple(target.shape)}"
+        )
+    if weight is not None:
+        weight = as_tensor(weight)
+        if weight.shape != logits.shape[1:]:
+            raise ShapeError(
+                f"cross_entropy: expected weight ({logits.shape[1]},), got {weight.shape}"
+            )
+    log_probs = ops.log_softmax(logits, 1)
+    weighted = log_probs if weight is None else log_probs * weight
+    counted = None  # how much each row counts in the mean
+    if isinstance(target, SparseTensor):
+        loss = _sparse_targets(weighted, target)
+    elif soft:
+        loss = -ops.sum(weighted * target, 1)
+    else:
+        kept = target != ignore_index
+        classes = ops.where(kept, target, 0)
+        loss = ops.nll_loss(weighted, classes, "none") * kept
+        counted = ops.cast(kept, logits.dtype)
+        if weight is not None:
+            counted = counted * ops.take(weight, classes, sparse_grad=False)
+    if label_smoothing:
+        uniform = -ops.sum(weighted, 1) / logits.shape[1]
+        uniform = uniform if counted is None else uniform * kept
+        loss = (1 - label_smoothing) * loss + label_smoothing * uniform
+    if counted is not None and reduction == "mean":
+        return ops.sum(loss) / ops.sum(counted)
+    return _reduced("cross_entropy", loss, reduction)
+
+
+def _sparse_targets(log_probs: Tensor, target: SparseTensor) -> Tensor:
+    """-sum of target * log_probs over the stored entries of each row: linear in both, so
+    duplicates add up."""
+    n, classes = log_probs.shape
+    flat = ops.reshape(log_probs, (n * classes,))
+    place = target.pattern.row.astype("int64") * classes + target.pattern.col
+    return -put_rows_p(target.values * take_p(flat, index=place), index=target.pattern.row, n=n)
+
+
+def mse_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
+    """(x - target)², elementwise: dense tensors of one shape, or a SparseTensor x and a target at
+    its entries (a SparseTensor with the same entries, or values of the shape of `x.values`).
+
+    Raises ShapeError for other shapes, PatternError for other entries, ValueError for another
+    reduction.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.coo([[0, 5], [7, 2]], [1.0, 2.0], (9, 9))
+    >>> sg.nn.functional.mse_loss(A, sg.tensor([1.0, 4.0]))
+    tensor(2.)
+    """
+    x, target = _elements("mse_loss", x, target)
+    difference = x - target
+    return _reduced("mse_loss", difference * difference, reduction)
+
+
+def binary_cross_entropy_with_logits(
+    x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: str = "mean"
+) -> Any:
+    """-(target log(sigmoid(x)) + (1 - target) log(1 - sigmoid(x))), elementwise, without overflow.
+
+    x, target: as in `mse_loss`; targets in [0, 1]. weight, pos_weight: factors of each element,
+    and of the first term alone; they broadcast.
+
+    Raises ShapeError for other shapes, PatternError for other entries, ValueError for another
+    reduction.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.functional.binary_cross_entropy_with_logits(sg.tensor([0.0]), sg.tensor([1.0]))
+    tensor(0.6931472)
+    """
+    name = "binary_cross_entropy_with_logits"
+    x, target = _elements(name, x, target)
+    target = ops.cast(target, x.dtype)
+    positive = 1 if pos_weight is None else 1 + (as_tensor(pos_weight) - 1) * target
+    loss = (1 - target) * x + positive * -ops.logsigmoid(x)
+    return _reduced(name, loss if weight is None else loss * weight, reduction)
+
+
+def bpr_loss(positive: Any, negative: Any, reduction: str = "mean") -> Any:
+    """-log(sigmoid(positive - negative)): how far scores of things a user chose lie above those
+    of things they did not; dense tensors that broadcast.
+
+    Rendle, Freudenthaler, Gantner and Schmidt-Thieme, "BPR: Bayesian personalized ranking from
+    implicit feedback", UAI 2009.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.functional.bpr_loss(sg.tensor([1.0, 2.0]), sg.tensor([1.0, 2.0]))
+    tensor(0.6931472)
+    """
+    return _reduced("bpr_loss", -ops.logsigmoid(as_tensor(positive) - negative), reduction)
+
+
+def _elements(op: str, x: Any, target: Any) -> tuple[Tensor, Tensor]:
+    """Two tensors of one shape; those of stored entries where `x` is sparse."""
+    if not isinstance(x, SparseTensor):
+        if isinstance(target, SparseTensor):
+            raise TypeError(f"{op}: a sparse target needs a sparse x, got {type(x).__name__}")
+        x, target = as_tensor(x), as_tensor(target)
+    elif isinstance(target, SparseTensor):
+        if x.shape != target.shape:
+            raise ShapeError(f"{op}: expected one shape, got {x.shape} and {target.shape}")
+        if not x.pattern.same_as(target.pattern):
+            x = x.coalesce()
+            target = ops.to_format(target, x.format).coalesce()
+        if not x.pattern.same_as(target.pattern):
+            raise PatternError(
+                f"{op}: the entries of the target (nnz {target.nnz}) are not where those of x "
+                f"(nnz {x.nnz}) are"
+            )
+        x, target = x.values, target.values
+    else:
+        x, target = x.values, as_tensor(target)
+    if x.shape != target.shape:
+        raise ShapeError(f"{op}: expected one shape, got {x.shape} and {target.shape}")
+    return x, target
+
+
+def _reduced(op: str, loss: Any, reduction: str) -> Any:
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    if reduction == "none":
+        return loss
+    return ops.mean(loss) if reduction == "mean" else ops.sum(loss)

@@ -1,0 +1,199 @@
+"""Losses against their formulas."""
+
+import numpy as np
+import pytest
+
+import sparsegrad as sg
+from sparsegrad import nn
+from sparsegrad.nn import functional as F
+from test_nn import dense, rng
+
+LABELS = np.array([1, 0, 4, 1])
+
+
+def log_softmax(x):
+    return x - np.log(np.exp(x).sum(1, keepdims=True))
+
+
+def one_hot(labels, n=5):
+    return np.eye(n)[labels]
+
+
+def soft():
+    p = rng(4).random((4, 5))
+    p[0, 2] = p[3] = 0
+    return p
+
+
+def cross_entropy(x, target, weight=None, reduction="mean", smoothing=0.0, divide=None):
+    w = np.ones(5) if weight is None else weight
+    target = (1 - smoothing) * target + smoothing / 5
+    loss = -(w * target * log_softmax(x)).sum(1)
+    if reduction == "none":
+        return loss
+    return loss.sum() / (divide if reduction == "mean" else 1)
+
+
+# --- cross-entropy -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("kind", ["classes", "dense", "coo", "csr", "csc"])
+def test_cross_entropy(reduction, weighted, smoothing, kind):
+    x, weight = dense(4, 5), rng(2).random(5) if weighted else None
+    if kind == "classes":
+        target, full = sg.tensor(LABELS), one_hot(LABELS)
+        divide = weight[LABELS].sum() if weighted else 4
+    else:
+        target, full, divide = sg.tensor(soft()), soft(), 4
+        target = target if kind == "dense" else target.to_sparse(kind)
+    loss = nn.CrossEntropyLoss(weight, reduction=reduction, label_smoothing=smoothing)
+    expected = cross_entropy(x.data, full, weight, reduction, smoothing, divide)
+    np.testing.assert_allclose(loss(x, target).detach().data, expected, rtol=1e-12)
+    assert sg.gradcheck(lambda x: loss(x, target), x)
+    assert sg.gradgradcheck(lambda x: loss(x, target), x)
+
+
+def test_cross_entropy_agrees_with_that_of_the_ops():
+    x = dense(4, 5)
+    assert F.cross_entropy(x, LABELS).item() == sg.cross_entropy(x, LABELS).item()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_ignored_classes(smoothing):
+    x, labels = dense(4, 5), np.array([1, -1, 4, -1])
+    kept = [0, 2]
+    expected = cross_entropy(x.data[kept], one_hot(labels[kept]), smoothing=smoothing, divide=2)
+    found = F.cross_entropy(x, labels, ignore_index=-1, label_smoothing=smoothing)
+    np.testing.assert_allclose(found.item(), expected, rtol=1e-12)
+    found.backward()
+    assert not x.grad.data[[1, 3]].any()
+
+
+def test_gradient_of_sparse_targets():
+    target = sg.coo([[0, 3, 0], [1, 2, 2]], rng().random(3), (4, 5), requires_grad=True)
+    x = dense(4, 5)
+    twice = sg.coo([[0, 0, 1], [1, 1, 2]], rng().random(3), (4, 5))
+    once = F.cross_entropy(x, twice.coalesce()).item()
+    np.testing.assert_allclose(F.cross_entropy(x, twice).item(), once, rtol=1e-12)
+    assert sg.gradcheck(F.cross_entropy, (x, target))
+    assert sg.gradgradcheck(F.cross_entropy, (x, target))
+    plain = F.cross_entropy(x, target.detach().to_dense())
+    np.testing.assert_allclose(F.cross_entropy(x, target).item(), plain.item(), rtol=1e-12)
+
+
+def test_sparse_targets_of_many_classes_are_not_made_dense():
+    n, classes = 3, 10**5
+    target = sg.coo([[0, 2], [5, 99999]], [1.0, 1.0], (n, classes), requires_grad=True)
+    x = sg.zeros(n, classes, requires_grad=True)
+    with sg.densify(budget=0, on_exceed="raise"):
+        F.cross_entropy(x, target).backward()
+    assert target.grad.nnz == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda x: F.cross_entropy(x, [0, 9, 1, 1]), IndexError, "outside"),
+        (lambda x: F.cross_entropy(x, [0, 1]), sg.ShapeError, r"logits \(n, C\) and target"),
+        (lambda x: F.cross_entropy(x, sg.zeros(4, 4)), sg.ShapeError, r"\(4, 5\) and \(4, 4\)"),
+        (lambda x: F.cross_entropy(x, LABELS, weight=[1.0]), sg.ShapeError, r"weight \(5,\)"),
+        (lambda x: F.cross_entropy(x, LABELS, reduction="max"), ValueError, "reduction"),
+        (lambda x: F.cross_entropy(x, LABELS, label_smoothing=1), ValueError, "label_smoothing"),
+        (lambda x: nn.CrossEntropyLoss(reduction="max"), ValueError, "CrossEntropyLoss: reduc"),
+    ],
+)
+def test_cross_entropy_errors(call, error, text):
+    with pytest.raises(error, match=text):
+        call(dense(4, 5))
+
+
+# --- losses of elements ------------------------------------------------------------------------
+
+
+def bce(x, t, weight=1.0, pos_weight=1.0):
+    s = 1 / (1 + np.exp(-x))
+    return -weight * (pos_weight * t * np.log(s) + (1 - t) * np.log(1 - s))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_bce_with_logits(reduction):
+    x, t = dense(4, 3), rng(5).random((4, 3))
+    weight, pos_weight = rng(6).random((4, 1)), rng(7).random(3) + 0.5
+    loss = nn.BCEWithLogitsLoss(weight, reduction, pos_weight)
+    expected = bce(x.data, t, weight, pos_weight)
+    expected = expected if reduction == "none" else getattr(expected, reduction)()
+    np.testing.assert_allclose(loss(x, t).detach().data, expected, rtol=1e-11)
+    assert sg.gradcheck(lambda x: loss(x, t), x)
+    assert sg.gradgradcheck(lambda x: loss(x, t), x)
+
+
+def test_bce_of_large_logits():
+    x = sg.tensor([1000.0, -1000.0, 30.0, 0.0], dtype=sg.float64, requires_grad=True)
+    found = F.binary_cross_entropy_with_logits(x, [0.0, 1.0, 1.0, 1.0], reduction="none")
+    np.testing.assert_allclose(found.detach().data, [1000, 1000, np.exp(-30), np.log(2)], rtol=1e-9)
+    found.sum().backward()
+    np.testing.assert_allclose(x.grad.data, [1, -1, -np.exp(-30), -0.5], atol=1e-15)
+
+
+def test_mse():
+    x, t = dense(4, 3), dense(4, 3, seed=5)
+    np.testing.assert_allclose(nn.MSELoss()(x, t).item(), ((x.data - t.data) ** 2).mean())
+    assert F.mse_loss(x, t, "none").shape == (4, 3)
+    assert sg.gradcheck(F.mse_loss, (x, t))
+
+
+def test_bpr():
+    p, n = dense(4, 1), dense(4, 3, seed=5)
+    expected = np.log1p(np.exp(n.data - p.data)).mean()
+    np.testing.assert_allclose(nn.BPRLoss()(p, n).item(), expected, rtol=1e-12)
+    assert sg.gradcheck(F.bpr_loss, (p, n))
+    assert F.bpr_loss(sg.tensor([0.0]), sg.tensor([1000.0])).item() == 1000
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.binary_cross_entropy_with_logits])
+@pytest.mark.parametrize("fmt", ["coo", "csr", "csc"])
+def test_losses_on_a_pattern(loss, fmt):
+    where, t = [[3, 0, 2], [1, 4, 0]], rng(3).random(3)
+    P = sg.coo(where, t, (4, 5))
+    x, y = dense(4, 2), dense(5, 2, seed=2)
+    target = P.to(fmt)
+    predicted = x.data[where[0]] * y.data[where[1]]
+    expected = loss(sg.tensor(predicted.sum(1)), sg.tensor(t)).item()
+
+    def fit(x, y):
+        return loss(sg.sddmm(x, y, P), target)  # entries in another order: lined up
+
+    np.testing.assert_allclose(fit(x, y).item(), expected, rtol=1e-12)
+    assert sg.gradcheck(fit, (x, y))
+    given = loss(sg.sddmm(x, y, P), sg.tensor(t))  # values in the order of the entries
+    np.testing.assert_allclose(given.item(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.binary_cross_entropy_with_logits])
+def test_losses_on_a_pattern_of_a_million(loss):
+    n = 10**6
+    P = sg.coo([[0, n - 1], [5, 7]], [1.0, 0.0], (n, n))
+    x = sg.ones(n, 1, requires_grad=True)
+    with sg.densify(budget=0, on_exceed="raise"):
+        loss(sg.sddmm(x, x, P), P).backward()
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.binary_cross_entropy_with_logits])
+def test_element_loss_errors(loss):
+    A, B = sg.coo([[0], [1]], [1.0], (2, 2)), sg.coo([[1], [1]], [1.0], (2, 2))
+    name = loss.__name__
+    with pytest.raises(sg.PatternError, match=f"{name}: the entries of the target"):
+        loss(A, B)
+    with pytest.raises(sg.ShapeError, match=rf"{name}: expected one shape, got \(2, 2\) and"):
+        loss(A, sg.coo([[0], [1]], [1.0], (2, 3)))
+    with pytest.raises(sg.ShapeError, match=rf"{name}: expected one shape, got \(1,\) and \(2,"):
+        loss(A, sg.ones(2, 2))
+    with pytest.raises(sg.ShapeError, match=r"got \(2,\) and \(3,\)"):
+        loss(sg.ones(2), sg.ones(3))
+    with pytest.raises(TypeError, match="needs a sparse x"):
+        loss(sg.ones(2, 2), A)
+    with pytest.raises(ValueError, match="reduction"):
+        loss(sg.ones(2), sg.ones(2), reduction="most")

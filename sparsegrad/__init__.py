@@ -8,7 +8,7 @@
 tensor([9., 6.])
 """
 
-from sparsegrad import autograd, create, cuda, data, errors, io, nn, ops, optim, policy
+from sparsegrad import autograd, create, cuda, data, errors, interop, io, nn, ops, optim, policy
 from sparsegrad.autograd import Function, gradcheck, gradgradcheck
 from sparsegrad.config import config
 from sparsegrad.create import *  # noqa: F403
@@ -100,6 +100,7 @@ __all__ = [
     "int32",
     "int64",
     "int8",
+    "interop",
     "io",
     "is_grad_enabled",
     "linalg",

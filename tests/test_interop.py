@@ -168,3 +168,46 @@ def test_uniform_numbers_stay_below_one() -> None:
 def test_bad_arguments_are_refused(call: object, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         call()
+
+
+# ---- inside a PyTorch model --------------------------------------------------------------------
+def test_function_inside_a_pytorch_graph() -> None:
+    torch = pytest.importorskip("torch")
+    A = sg.csr([0, 1, 3], [1, 0, 2], [2.0, 3.0, 4.0], (2, 3), dtype="float64")
+    propagate = sg.interop.torch_function(lambda x, scale: sg.tanh(A @ x) * scale)
+    x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: propagate(x, 2.0), (x,))
+    dense = torch.tensor(A.to_dense().numpy())
+    torch.testing.assert_close(propagate(x, 2.0), torch.tanh(dense @ x) * 2)
+    out = propagate(x, 1.0).sum()
+    out.backward(retain_graph=True)
+    first = x.grad.clone()
+    out.backward()
+    torch.testing.assert_close(x.grad, 2 * first)
+
+
+def test_sparse_gradients_reach_pytorch_and_inner_leaves_theirs() -> None:
+    torch = pytest.importorskip("torch")
+    A = sg.coo([[0, 1], [1, 0]], [2.0, 3.0], (2, 2), requires_grad=True)
+    weight = torch.ones(1000, 2, requires_grad=True)
+    look_up = sg.interop.torch_function(lambda w: A @ sg.embedding(w, [7, 7]))
+    look_up(weight).sum().backward()
+    assert weight.grad.is_sparse
+    assert weight.grad.coalesce().indices().tolist() == [[7]]
+    assert weight.grad.coalesce().values().tolist() == [[5.0, 5.0]]
+    assert A.values.grad.tolist() == [2.0, 2.0]
+
+
+def test_several_results_and_shared_memory() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.ones(3, requires_grad=True)
+    both = sg.interop.torch_function(lambda x: (x * 2, sg.argmax(x)))
+    double, place = both(x)
+    assert not place.requires_grad
+    double.sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]
+    seen = []
+    plain = torch.zeros(2)
+    sg.interop.torch_function(lambda t: seen.append(t) or t * 1)(plain)
+    plain[0] = 5
+    assert seen[0].tolist() == [5.0, 0.0]

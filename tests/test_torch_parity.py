@@ -1,0 +1,123 @@
+# ruff: noqa: E501  (a case is read as a line)
+"""Values, dtypes and gradients are PyTorch's, at kinks and ties too; skipped where it is absent.
+
+A case is code that runs with `t` as either library, on the same arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sparsegrad as sg
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+KINKS = np.array([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.5, 7.0])
+POSITIVE = np.array([0.5, 1.0, 2.0, 9.0])
+INTS = np.array([-3, 0, 2, 5])
+A, B = np.array([-3.5, 3.5, 2.0, -2.0]), np.array([2.0, -2.0, 0.7, -0.3])
+M = np.array([[3.0, 1, 2, 2], [0, 5, 5, -1], [2, 2, 2, 2]])
+RAMP = M + 0.01 * np.arange(12).reshape(3, 4)  # no ties
+rng = np.random.default_rng(0)
+MASK = np.array([True, False])
+
+
+class _Names:
+    """sparsegrad, with the functions that PyTorch keeps elsewhere under one name in both."""
+
+    def __init__(self, ours: bool) -> None:
+        self.ours = ours
+
+    def __getattr__(self, name: str) -> Any:
+        if self.ours:
+            return getattr(sg, name)
+        return getattr(torch, name) if hasattr(torch, name) else getattr(F, name)
+
+    def pad(self, *args: Any, **kw: Any) -> Any:
+        return (sg.pad if self.ours else F.pad)(*args, **kw)
+
+
+def of(op: str, *arrays: np.ndarray) -> Any:
+    return pytest.param(op, arrays, id=op)
+
+
+def draw(*sizes: tuple[int, ...]) -> list[np.ndarray]:
+    return [rng.standard_normal(s) for s in sizes]
+
+
+SPD = (lambda s: s @ s.T + 3 * np.eye(3))(rng.standard_normal((3, 3)))
+UNARY = "expm1 square sign floor ceil trunc round sin cos tan atan sinh cosh asinh erf leaky_relu elu silu gelu softplus logsigmoid relu abs tanh sigmoid isnan isinf isfinite logical_not exp"
+CASES = [
+    *(of(f"t.{name}(x)", KINKS) for name in UNARY.split()),
+    *(of(f"t.{name}(x)", POSITIVE) for name in ["log1p", "log2", "log10", "rsqrt", "reciprocal", "sqrt", "log"]), of("t.acosh(x + 1)", POSITIVE),
+    *(of(f"t.{name}(x)", np.array([-0.5, 0.0, 0.7])) for name in ("asin", "acos", "atanh")),
+    *(of(f"t.{name}(x + 4)", INTS) for name in ["square", "sign", "floor", "round", "abs", "sin", "exp", "sqrt", "reciprocal", "erf", "logical_not", "log1p"]),
+    of("t.gelu(x, approximate='tanh')", KINKS), of("t.round(x, decimals=1)", KINKS),
+    of("t.clamp(x, -1, 1)", KINKS), of("t.clamp(x, 1, -1)", KINKS), of("t.clamp(x, y, z)", KINKS, KINKS * 0 - 1, KINKS * 0 + 1),
+    of("t.clamp(x, 0.5)", INTS), of("t.clamp(x, 1)", INTS),
+    *(of(f"t.{name}(x, y)", A, B) for name in ["remainder", "fmod", "atan2", "maximum", "minimum"]),
+    of("t.maximum(x, y)", A, A), of("t.minimum(x, y)", A, A), of("t.lerp(x, y, 0.3)", A, B),
+    of("t.floor_divide(x, y)", INTS, np.array([2, 2, -3, 3])), of("x % y", INTS, np.array([2, 2, -3, 3])), of("x // 2", INTS), of("7 // x", INTS + 9), of("x % 2", A),
+    *(of(f"t.{name}(x, y)", INTS, A) for name in ("logical_and", "logical_or", "logical_xor")),
+    *(of(f"x {op} y", INTS, INTS[::-1].copy()) for op in "&|^"), of("~x", MASK), of("x ^ True", MASK), of("x & (x > 0)", MASK),
+    *(of(f"tuple(t.{name}(x, {dim}))", RAMP) for dim in (0, -1) for name in ("min", "max", "median", "sort")),
+    *(of(f"t.{name}(x, {dim})", RAMP) for dim in (0, -1) for name in ("argmin", "argmax", "argsort")),
+    *(of(f"t.{name}(x, {dim})", M) for dim in (0, -1) for name in ["cumsum", "cumprod", "any", "all", "count_nonzero", "var", "std", "amin", "amax"]),
+    *(of(f"t.{name}(x, 1)", M.astype(int)) for name in ["cumsum", "cumprod", "any", "all", "count_nonzero"]),
+    of("t.std_mean(x, 1)", M), of("t.var(x)", M), of("t.var(x, 1, unbiased=False, keepdim=True)", M), of("t.var(x, dim=1, correction=0)", M),
+    of("tuple(t.topk(x, 2, 1))", RAMP), of("tuple(t.topk(x, 2, largest=False))", RAMP), of("tuple(t.kthvalue(x, 2, 1))", RAMP),
+    of("t.min(x)", M), of("t.amin(x, 1)", M), of("t.min(x)", MASK), of("t.min(x)", np.array([3, 0], np.uint8)), of("t.min(x, y)", A, B),
+    of("t.unique(x.detach(), return_inverse=True, return_counts=True)", M), of("t.unique(x.detach(), return_inverse=True, return_counts=True, dim=1)", M),
+    of("t.flatten(x, 1)", *draw((2, 3, 4))), of("t.unflatten(x, 1, (2, -1))", M), of("t.split(x, [1, 0, 3], 1)", M), of("t.split(x, 3, 1)", M),
+    *(of(f"t.chunk(x, {n}, 1)", M) for n in (1, 2, 3, 5)), of("t.unbind(x, 1)", M), of("t.narrow(x, 1, 1, 2)", M),
+    of("t.flip(x, (0, 1))", M), of("t.roll(x, (1, -1), (0, 1))", M), of("t.roll(x, 3)", M), of("t.movedim(x, (0, 1), (-1, 0))", *draw((2, 3, 4))),
+    *(of(f"t.pad(x, (2, 1), '{mode}')", M) for mode in ("constant", "reflect", "replicate", "circular")), of("t.pad(x, (2, -1, 0, 3), value=4.0)", M),
+    of("t.tile(x, (2, 1, 2))", M), of("x.repeat(2, 1, 2)", M), of("t.repeat_interleave(x, 2, 1)", M), of("t.repeat_interleave(x, y, 0)", M, np.array([2, 0, 1])),
+    of("t.meshgrid(x, y, indexing='ij')", A, B), of("t.meshgrid(x, y, indexing='xy')", A, B[:2]), of("t.tril(x, 1)", M), of("t.triu(x)", M),
+    of("t.gather(x, 1, y)", M, np.array([[0, 2], [1, 1]])), of("t.take_along_dim(x, y, 1)", M, np.array([[1]])),
+    of("t.scatter_add(x, 1, z, y)", M, M[:2, :2], np.array([[0, 2], [1, 1]])), of("t.scatter(x, 1, y, 9.0)", M, np.array([[0, 2], [1, 1]])),
+    of("t.scatter(x, 1, z, y)", M, M[:2, :2], np.array([[0, 2], [3, 1]])), of("t.index_add(x, 1, z, y, alpha=2)", M, M[:, :2], np.array([1, 1])),
+    of("t.index_copy(x, 1, z, y)", M, M[:, :2], np.array([1, 0])), of("t.index_fill(x, 1, y, 7)", M, np.array([1, 0])), of("t.masked_fill(x, x > 2, -1)", M),
+    of("t.masked_select(x, x > 2)", M), of("t.nonzero(x.detach())", M), of("t.nonzero(x.detach())", np.array(3.0)), of("t.nonzero(x.detach())", np.array(0.0)),
+    of("t.index_put(x, (z, z), y)", M, B[:2], np.array([0, 2])), of("t.index_put(x, (z, z), y, accumulate=True)", M, B[:2], np.array([1, 1])),
+    of("t.einsum('bhqd,bhkd->bhqk', x, y)", *draw((2, 2, 3, 4), (2, 2, 5, 4))), of("t.einsum('...ij,j', x, y)", *draw((2, 3, 4), (4,))), of("t.einsum('ab,bc,cd->ad', x, y, z)", *draw((2, 3), (3, 4), (4, 2))),
+    of("t.outer(x, y)", A, B), of("t.inner(x, y)", *draw((2, 3), (4, 3))), of("t.tensordot(x, y, ([1], [0]))", *draw((2, 3), (3, 4))), of("t.dot(x, y)", A, B),
+    of("t.baddbmm(x, y, z, beta=0.5, alpha=2)", *draw((2, 2, 2), (2, 2, 3), (2, 3, 2))), of("t.addmm(x, y, z, beta=0.5)", *draw((2,), (3, 4), (4, 2))),
+    of("t.conv1d(x, y, None, 2, 1)", *draw((2, 4, 7), (6, 4, 3))), of("t.conv2d(x, y, z, (2, 1), (1, 0), (1, 2), 2)", *draw((2, 4, 7, 6), (6, 2, 3, 2), (6,))),
+    of("t.conv2d(x, y, padding='same')", *draw((2, 4, 5, 6), (3, 4, 3, 3))), of("t.max_pool2d(x, 3, 2, 1)", *draw((2, 3, 7, 6))), of("t.max_pool1d(x, 2)", *draw((2, 3, 7))),
+    of("F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)", *draw((2, 3, 7, 6))), of("F.avg_pool1d(x, 2)", *draw((2, 3, 7))),
+    *(of(f"t.linalg.{name}(x)", SPD) for name in ("inv", "det", "cholesky")), of("t.linalg.slogdet(x)[1]", SPD), of("t.linalg.solve(x, y)", SPD, *draw((3, 2))),
+    of("t.linalg.qr(x)[1]", *draw((4, 3))), of("t.linalg.eigh(x)[0]", SPD),
+    *(of(f"t.{name}(x)", np.ones(4096, np.float16)) for name in ("sum", "mean", "var", "std")),
+]  # fmt: skip
+
+
+def run(case: str, arrays: tuple[np.ndarray, ...], ours: bool) -> tuple[list[Any], list[Any]]:
+    make = sg.tensor if ours else torch.tensor
+    inputs = [make(a, requires_grad=a.dtype.kind == "f") for a in arrays]
+    names = {"t": _Names(ours), "F": sg if ours else F, **dict(zip("xyz", inputs))}
+    out = eval(case, names)
+    return inputs, list(out) if isinstance(out, (tuple, list)) else [out]
+
+
+@pytest.mark.parametrize(("case", "arrays"), CASES)
+def test_same_as_pytorch(case: str, arrays: tuple[np.ndarray, ...]) -> None:
+    ours, found = run(case, arrays, True)
+    theirs, expected = run(case, arrays, False)
+    assert len(found) == len(expected)
+    for f, e in zip(found, expected, strict=True):
+        f, e = f.detach().numpy(), e.detach().numpy()
+        assert (f.dtype, f.shape) == (e.dtype, e.shape)
+        np.testing.assert_allclose(f, e, rtol=1e-6, atol=1e-6)
+    if not expected[0].requires_grad or arrays[0].dtype == np.float16:
+        return
+    upstream = np.random.default_rng(1).standard_normal(tuple(expected[0].shape))
+    found[0].backward(sg.tensor(upstream))
+    expected[0].backward(torch.tensor(upstream))
+    for f, e in zip(ours, theirs, strict=True):
+        if e.grad is not None:
+            np.testing.assert_allclose(f.grad.numpy(), e.grad.numpy(), rtol=1e-6, atol=1e-6)

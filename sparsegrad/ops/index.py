@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsegrad import backends
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.errors import PatternError
+from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops.shape import _axis, as_argument, reshape_p, transpose
 
 __all__ = ["embedding", "take"]
@@ -159,6 +159,8 @@ def take(x: Any, index: Any, dim: int = 0, sparse_grad: bool = True) -> Any:
 def _take_rows(op: str, x: Any, ids: Any, sparse: bool, skip: int | None) -> Any:
     if x._is_sparse:
         raise TypeError(f"{op}: expected a dense tensor, got a SparseTensor; see index_select")
+    if x.ndim == 0:
+        raise ShapeError(f"{op}: a tensor of shape () has no rows")
     if ids.dtype.kind not in "iu":
         raise PatternError(f"{op}: index must be integers, got {ids.dtype}")
     be = backends.for_array(x.data)

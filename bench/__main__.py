@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import report
+from bench import gpu, report
 from bench.cases import all_cases
 from bench.machine import cores
+from bench.oracle import WrongResult
 from bench.peers import PEERS
 from bench.run import run
 from bench.timer import FULL, QUICK
@@ -28,6 +29,9 @@ def main(argv: list[str] | None = None) -> int:
     cpu.add_argument("--no-memory", action="store_true", help="leave the peaks out")
     cpu.add_argument("--json", metavar="FILE", help="write the result")
     cpu.add_argument("--markdown", metavar="FILE", help="write the table; default: print it")
+    device = commands.add_parser("gpu", help="run ops on a CUDA device, against the CPU")
+    device.add_argument("--quick", action="store_true", help="small sizes: shows that it runs")
+    device.add_argument("--json", metavar="FILE", help="write the result")
     commands.add_parser("list", help="cases, variants, and which peers are here")
     table = commands.add_parser("table", help="print the table of a JSON file")
     table.add_argument("file")
@@ -37,7 +41,28 @@ def main(argv: list[str] | None = None) -> int:
     if options.what == "table":
         print(report.markdown(report.read(options.file)), end="")
         return 0
+    if options.what == "gpu":
+        return _gpu(options)
     return _cpu(options, parser, argv)
+
+
+def _gpu(options: Any) -> int:
+    from sparsegrad import DeviceError
+
+    try:
+        document = gpu.run(
+            "quick" if options.quick else "full", lambda t: print(t, file=sys.stderr)
+        )
+    except DeviceError as error:
+        print(f"bench gpu: {error}", file=sys.stderr)
+        return 2
+    except WrongResult as error:
+        print(f"bench gpu: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        report.write_json(document, options.json)
+    print(gpu.markdown(document), end="")
+    return 0
 
 
 def _list() -> int:

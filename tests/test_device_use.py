@@ -236,6 +236,16 @@ def test_optimizers_agree_with_the_cpu(device: str, kind: str, sparse: bool) -> 
         assert all(v.device.type == "cuda" for v in held.values() if isinstance(v, sg.Tensor))
 
 
+def test_the_benchmark_runs(device: str, tmp_path: Any, capsys: Any) -> None:
+    """Its results are right; times mean nothing on the simulator."""
+    from bench.__main__ import main
+
+    assert main(["gpu", "--quick", "--json", str(tmp_path / "gpu.json")]) == 0
+    said = capsys.readouterr()
+    assert "| spmm, float32, k = 64 |" in said.out
+    assert "share of the gather" in said.out
+
+
 def graph() -> Any:
     return sg.data.sbm(n=200, n_features=40, seed=0)
 

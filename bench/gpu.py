@@ -1,0 +1,199 @@
+"""`python -m bench gpu`: ops on a CUDA device against the same ops on the CPU.
+
+Times on the device are those of CUDA events. Beside them stand, measured in the same run, the
+bandwidth of a copy and of a gather of random rows, which bound what any kernel can reach; the
+bytes of an op are those it must move at least, every gathered row counted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import sparsegrad as sg
+from bench.graphs import power_law
+from bench.machine import commit, fingerprint
+from bench.oracle import WrongResult
+
+__all__ = ["markdown", "run"]
+
+SIZES = {"full": (200_000, 5_000_000), "quick": (200, 1_000)}
+ROUNDS = {"full": 20, "quick": 2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op on prepared inputs.
+
+    make: device -> a function without arguments that runs it and returns a Tensor.
+    bytes: what it must move; 0 where that says nothing.
+    tol: largest error against the CPU in float64, relative to the largest element.
+    """
+
+    name: str
+    make: Callable[[str, str], Callable[[], sg.Tensor]]
+    bytes: int = 0
+    tol: float = 1e-5
+
+
+def _cases(n: int, nnz: int) -> list[Case]:
+    rng = np.random.default_rng(0)
+    graph = power_law(n, nnz).tocsr()
+    nnz = graph.nnz
+    x = rng.standard_normal((n, 128))
+    pairs = rng.integers(0, n, (2, nnz))
+    values = rng.standard_normal(nnz)
+
+    def matrix(device: str, dtype: str) -> sg.SparseTensor:
+        held = graph.astype(dtype)
+        made = sg.csr(held.indptr, held.indices, held.data, held.shape, check=False)
+        return made.to(device)
+
+    def spmm(k: int) -> Case:
+        def make(device: str, dtype: str) -> Callable[[], sg.Tensor]:
+            A, right = matrix(device, dtype), sg.tensor(x[:, :k].astype(dtype), device=device)
+            return lambda: A @ right
+
+        return Case(f"spmm, float32, k = {k}", make, nnz * (4 * k + 8) + 4 * n * k)
+
+    def sddmm(k: int) -> Case:
+        def make(device: str, dtype: str) -> Callable[[], sg.Tensor]:
+            A, left = matrix(device, dtype), sg.tensor(x[:, :k].astype(dtype), device=device)
+            return lambda: sg.sddmm(left, left, A.pattern).values
+
+        return Case(f"sddmm, float32, k = {k}", make, nnz * (8 * k + 12))
+
+    def coalesce(device: str, dtype: str) -> Callable[[], sg.Tensor]:
+        where = sg.tensor(pairs, dtype="int32", device=device).data
+        numbers = sg.tensor(values.astype(dtype), device=device)
+        options = {"check": False, "copy": False}
+        return lambda: sg.coo(list(where), numbers, (n, n), **options).coalesce().values
+
+    def sums(device: str, dtype: str) -> Callable[[], sg.Tensor]:
+        A = sg.coo(list(pairs), values.astype(dtype), (n, n)).to(device)
+        A.coalesce()
+        return lambda: A.coalesce().values
+
+    def softmax(device: str, dtype: str) -> Callable[[], sg.Tensor]:
+        A = matrix(device, dtype)
+        return lambda: sg.softmax(A, 1).values
+
+    def backward(device: str, dtype: str) -> Callable[[], sg.Tensor]:
+        A = matrix(device, dtype).requires_grad_()
+        right = sg.tensor(x[:, :64].astype(dtype), device=device, requires_grad=True)
+
+        def step() -> sg.Tensor:
+            return sg.grad((A @ right).sum(), [right, A.values])[0]
+
+        return step
+
+    return [
+        *map(spmm, (16, 64, 128)),
+        *map(sddmm, (64, 128)),
+        Case("coalesce, new pattern", coalesce),
+        Case("coalesce, known pattern", sums, 40 * nnz),
+        Case("softmax of rows", softmax, 8 * nnz),
+        Case("spmm and its gradients, k = 64", backward, tol=1e-4),
+    ]
+
+
+def _events(cupy: Any, call: Callable[[], Any], rounds: int) -> list[float]:
+    """Seconds of each round on the device."""
+    spans = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(rounds)]
+    for start, end in spans:
+        start.record()
+        call()
+        end.record()
+    sg.cuda.synchronize()
+    return [cupy.cuda.get_elapsed_time(*span) / 1e3 for span in spans]
+
+
+def _clock(call: Callable[[], Any], rounds: int) -> list[float]:
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def _limits(cupy: Any, n: int, rounds: int) -> dict[str, float]:
+    """Bytes a second of a copy, and of a gather of random rows of 64 floats."""
+    table = cupy.ones((n, 64), np.float32)
+    index = cupy.asarray(np.random.default_rng(0).integers(0, n, n))
+    out = cupy.empty_like(table)
+    found = {}
+    for name, call in (
+        ("copy", lambda: cupy.copyto(out, table)),
+        ("gather of rows", lambda: cupy.take(table, index, axis=0, out=out)),
+    ):
+        call()
+        found[name] = 2 * table.nbytes / statistics.median(_events(cupy, call, rounds))
+    return found
+
+
+def run(size: str = "full", say: Callable[[str], None] = print) -> dict[str, Any]:
+    """All cases, as a document; DeviceError where there is no GPU, WrongResult for a wrong one."""
+    from sparsegrad.backends import for_device
+
+    cupy, rounds, (n, nnz) = for_device("cuda").xp, ROUNDS[size], SIZES[size]
+    document: dict[str, Any] = {
+        "size": size,
+        "machine": fingerprint(),
+        "cuda": sg.cuda.describe(),
+        "commit": commit(),
+        "limits": _limits(cupy, n, rounds),
+        "results": [],
+    }
+    for case in _cases(n, nnz):
+        exact = case.make("cpu", "float64")().detach().numpy()
+        on_cpu, on_gpu = case.make("cpu", "float32"), case.make("cuda", "float32")
+        start = time.perf_counter()
+        found = on_gpu().detach().numpy()
+        first = time.perf_counter() - start
+        error = float(np.abs(found - exact).max(initial=0) / max(1.0, np.abs(exact).max(initial=0)))
+        if not error <= case.tol:
+            raise WrongResult(f"{case.name}: error {error:.2g} exceeds {case.tol:.2g}")
+        on_cpu()
+        device, host = _events(cupy, on_gpu, rounds), _clock(on_cpu, max(2, rounds // 4))
+        row = {
+            "case": case.name,
+            "error": error,
+            "first_seconds": first,
+            "seconds": statistics.median(device),
+            "spread": [min(device), max(device)],
+            "cpu_seconds": statistics.median(host),
+            "bytes": case.bytes,
+        }
+        document["results"].append(row)
+        say(f"{case.name}: {row['seconds'] * 1e3:.3f} ms, CPU {row['cpu_seconds'] * 1e3:.1f} ms")
+    return document
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The document as a table."""
+    machine, limits = document["machine"], document["limits"]
+    lines = [
+        f"{document['cuda']['devices']}; driver {document['cuda']['driver']}, CuPy "
+        f"{document['cuda']['cupy']}; against {machine['cpu']}, {machine['cores']} cores. "
+        + ", ".join(f"{name} {rate / 1e9:.0f} GB/s" for name, rate in limits.items())
+        + ".",
+        "",
+        "| case | GPU | from, to | first call | GB/s | share of the gather | CPU | CPU / GPU |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for r in document["results"]:
+        rate = r["bytes"] / r["seconds"]
+        share = f"{100 * rate / limits['gather of rows']:.0f} %" if rate else ""
+        low, high = (f"{t * 1e3:.3f}" for t in r["spread"])
+        lines.append(
+            f"| {r['case']} | {r['seconds'] * 1e3:.3f} ms | {low}, {high} | "
+            f"{r['first_seconds']:.2f} s | {f'{rate / 1e9:.0f}' if rate else ''} | {share} | "
+            f"{r['cpu_seconds'] * 1e3:.2f} ms | {r['cpu_seconds'] / r['seconds']:.1f} |"
+        )
+    return "\n".join(lines) + "\n"

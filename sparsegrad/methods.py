@@ -24,6 +24,25 @@ def _op(name: str) -> Callable[..., Any]:
     return method
 
 
+def _in_place(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._update(name, lambda t, _: getattr(ops, name)(t, *args, **kwargs), None)
+
+    method.__name__ = f"{name}_"
+    method.__qualname__ = f"Tensor.{name}_"
+    method.__doc__ = f"`{name}` in place, and the tensor itself. See `sg.{name}`."
+    return method
+
+
+def _cast(name: str, dtype: str) -> Callable[..., Any]:
+    def method(self: Any) -> Any:
+        return ops.cast(self, dtype)
+
+    method.__name__, method.__qualname__ = name, f"Tensor.{name}"
+    method.__doc__ = f"In {dtype}."
+    return method
+
+
 class SharedMethods:
     """What dense and sparse tensors have in common; an op refuses what would become dense."""
 
@@ -137,6 +156,52 @@ class DenseMethods:
     unique = _op("unique")
     var = _op("var")
 
+    bool = _cast("bool", "bool")
+    byte = _cast("byte", "uint8")
+    int = _cast("int", "int32")
+    long = _cast("long", "int64")
+    short = _cast("short", "int16")
+
+    abs_ = _in_place("abs")
+    ceil_ = _in_place("ceil")
+    clamp_ = clip_ = _in_place("clamp")
+    exp_ = _in_place("exp")
+    floor_ = _in_place("floor")
+    index_add_ = _in_place("index_add")
+    index_copy_ = _in_place("index_copy")
+    index_fill_ = _in_place("index_fill")
+    index_put_ = _in_place("index_put")
+    lerp_ = _in_place("lerp")
+    log_ = _in_place("log")
+    masked_fill_ = _in_place("masked_fill")
+    neg_ = _in_place("neg")
+    pow_ = _in_place("pow")
+    reciprocal_ = _in_place("reciprocal")
+    relu_ = _in_place("relu")
+    remainder_ = _in_place("remainder")
+    round_ = _in_place("round")
+    rsqrt_ = _in_place("rsqrt")
+    scatter_ = _in_place("scatter")
+    scatter_add_ = _in_place("scatter_add")
+    sigmoid_ = _in_place("sigmoid")
+    sqrt_ = _in_place("sqrt")
+    tanh_ = _in_place("tanh")
+    trunc_ = _in_place("trunc")
+
+    def expand_as(self, other: Any) -> Any:
+        """Size-1 dimensions repeated to the shape of `other`."""
+        return ops.expand(self, other.shape)
+
+    def view_as(self, other: Any) -> Any:
+        """The same elements in the shape of `other`."""
+        return ops.reshape(self, other.shape)
+
+    reshape_as = view_as
+
+    def type_as(self, other: Any) -> Any:
+        """In the dtype of `other`."""
+        return ops.cast(self, other.dtype)
+
     def __dlpack__(self, **options: Any) -> Any:
         if self.requires_grad:  # type: ignore[attr-defined]
             raise GraphError("__dlpack__: the tensor requires a gradient; use .detach()")
@@ -150,7 +215,7 @@ class DenseMethods:
 
     def repeat(self, *sizes: Any) -> Any:
         """This tensor `sizes` times along its dimensions, at least one number a dimension."""
-        times = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+        times = sizes[0] if len(sizes) == 1 and not hasattr(sizes[0], "__index__") else sizes
         ndim = len(self.shape)  # type: ignore[attr-defined]
         if len(times) < ndim:
             raise ShapeError(f"repeat: {len(times)} numbers for the {ndim} dimensions")

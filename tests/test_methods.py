@@ -1,0 +1,68 @@
+"""Methods of dense tensors: each is the op of its name; in place as everything in place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sparsegrad as sg
+from sparsegrad.methods import DenseMethods, SharedMethods
+
+
+def names(cls: type) -> list[str]:
+    return [n for n, v in vars(cls).items() if callable(v) and not n.startswith("_")]
+
+
+@pytest.mark.parametrize("name", names(DenseMethods) + names(SharedMethods))
+def test_method_has_documentation_and_its_own_name(name: str) -> None:
+    method = getattr(sg.Tensor, name)
+    assert method.__doc__
+    assert method.__qualname__.split(".")[0] in ("Tensor", "DenseMethods", "SharedMethods")
+
+
+@pytest.mark.parametrize("name", [n for n in names(DenseMethods) if n.endswith("_")])
+def test_in_place_is_refused_where_a_gradient_is_needed(name: str) -> None:
+    x = sg.ones(2, requires_grad=True)
+    with pytest.raises(sg.GraphError, match=r"requires a gradient and cannot be changed in place"):
+        getattr(x, name)()
+
+
+def test_in_place_writes_and_counts() -> None:
+    x = sg.tensor([-1.0, 4.0])
+    data = x.data
+    assert x.clamp_(min=0).sqrt_().masked_fill_(x == 0, 7) is x
+    assert x.data is data
+    assert x.tolist() == [7.0, 2.0]
+    x.index_add_(0, sg.tensor([1, 1]), sg.ones(2)).scatter_(0, sg.tensor([0]), 3.0)
+    assert x.tolist() == [3.0, 4.0]
+    w = sg.ones(2, requires_grad=True)
+    out = (w * x).sum()
+    x.neg_()
+    with pytest.raises(sg.GraphError, match="changed in place"):
+        out.backward()
+    with pytest.raises(sg.ShapeError, match="lerp_: result has shape"):
+        x.lerp_(sg.ones(3, 2), 0.5)
+    with pytest.raises(sg.DtypeError, match="reciprocal_: a float32 result does not fit"):
+        sg.arange(1, 3).reciprocal_()
+
+
+def test_casts_and_shapes_by_example() -> None:
+    x = sg.tensor([[0.0, 2.7]])
+    assert [getattr(x, n)().dtype.name for n in ("bool", "byte", "int", "long", "short")] == [
+        *("bool", "uint8", "int32", "int64", "int16")
+    ]
+    other = sg.zeros(2, 2, dtype="float64")
+    assert x.expand_as(other).shape == (2, 2)
+    assert x.view_as(sg.zeros(2)).shape == (2,)
+    assert x.type_as(other).dtype == np.float64
+    assert x.repeat(2, 1).shape == x.repeat((2, 1)).shape == (2, 2)
+
+
+def test_methods_of_sparse_tensors() -> None:
+    A = sg.csr([0, 1, 2], [1, 0], [0.5, -2.0], (2, 2))
+    assert A.sin().pattern is A.pattern
+    assert A.clamp(max=1).values.tolist() == [0.5, -2.0]
+    assert [part.shape for part in A.split(1)] == [(1, 2), (1, 2)]
+    assert A.any(dim=1).tolist() == [True, True]
+    with pytest.raises(AttributeError):
+        A.cos()

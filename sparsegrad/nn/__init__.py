@@ -9,32 +9,66 @@
 """
 
 from sparsegrad.nn import functional, init, utils
+from sparsegrad.nn.activations import (
+    ELU,
+    GELU,
+    Identity,
+    LeakyReLU,
+    LogSoftmax,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Tanh,
+)
+from sparsegrad.nn.containers import ModuleDict, ModuleList, ParameterList, Sequential
+from sparsegrad.nn.embedding import Embedding, EmbeddingBag
 from sparsegrad.nn.graph import GCNConv, GINConv, LightGCN, SAGEConv, gcn_norm
 from sparsegrad.nn.graph_attention import GATConv, GATv2Conv
-from sparsegrad.nn.layers import Dropout, Linear, ReLU, Sequential
+from sparsegrad.nn.layers import Dropout, Linear, SparseLinear
 from sparsegrad.nn.losses import BCEWithLogitsLoss, BPRLoss, CrossEntropyLoss, MSELoss
 from sparsegrad.nn.module import LoadResult, Module
+from sparsegrad.nn.norm import BatchNorm1d, LayerNorm
 from sparsegrad.nn.parameter import Parameter, SparseParameter
 
 __all__ = [
     "BCEWithLogitsLoss",
     "BPRLoss",
+    "BatchNorm1d",
     "CrossEntropyLoss",
     "Dropout",
+    "ELU",
+    "Embedding",
+    "EmbeddingBag",
     "GATConv",
     "GATv2Conv",
     "GCNConv",
+    "GELU",
     "GINConv",
+    "Identity",
+    "LayerNorm",
+    "LeakyReLU",
     "LightGCN",
     "Linear",
     "LoadResult",
+    "LogSoftmax",
     "MSELoss",
     "Module",
+    "ModuleDict",
+    "ModuleList",
     "Parameter",
+    "ParameterList",
     "ReLU",
     "SAGEConv",
     "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "SparseLinear",
     "SparseParameter",
+    "Tanh",
     "functional",
     "gcn_norm",
     "init",

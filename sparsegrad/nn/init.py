@@ -14,7 +14,7 @@ from sparsegrad import backends, random
 from sparsegrad.engine.mode import no_grad
 from sparsegrad.errors import ShapeError
 
-__all__ = ["uniform_", "xavier_uniform_", "zeros_"]
+__all__ = ["normal_", "ones_", "uniform_", "xavier_uniform_", "zeros_"]
 
 
 def uniform_(tensor: Any, low: float = 0.0, high: float = 1.0) -> Any:
@@ -30,6 +30,18 @@ def uniform_(tensor: Any, low: float = 0.0, high: float = 1.0) -> Any:
         return tensor.copy_(backends.for_array(tensor.data).asarray(drawn, tensor.dtype))
 
 
+def normal_(tensor: Any, mean: float = 0.0, std: float = 1.0) -> Any:
+    """Normal numbers; any shape.
+
+    >>> import sparsegrad as sg
+    >>> abs(sg.nn.init.normal_(sg.zeros(1000), std=0.01).mean().item()) < 0.005
+    True
+    """
+    drawn = random.generator().standard_normal(tensor.shape) * std + mean
+    with no_grad():
+        return tensor.copy_(backends.for_array(tensor.data).asarray(drawn, tensor.dtype))
+
+
 def xavier_uniform_(tensor: Any, gain: float = 1.0) -> Any:
     """Uniform numbers in ±gain sqrt(6 / (fan_in + fan_out)); a matrix, or ShapeError.
 
@@ -41,6 +53,12 @@ def xavier_uniform_(tensor: Any, gain: float = 1.0) -> Any:
     fans = tensor.shape[0] + tensor.shape[1]
     bound = gain * math.sqrt(6 / fans) if fans else 0.0
     return uniform_(tensor, -bound, bound)
+
+
+def ones_(tensor: Any) -> Any:
+    """Ones; any shape."""
+    with no_grad():
+        return tensor.fill_(1)
 
 
 def zeros_(tensor: Any) -> Any:

@@ -1,18 +1,20 @@
-"""Layers and containers for dense and sparse inputs."""
+"""Layers for dense and sparse inputs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparsegrad import create, ops
+from sparsegrad.engine.mode import no_grad
 from sparsegrad.errors import ShapeError
 from sparsegrad.nn import init
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
+from sparsegrad.sparse_tensor import SparseTensor, wrap
+from sparsegrad.structure.pattern import Pattern
 
-__all__ = ["Dropout", "Linear", "ReLU", "Sequential"]
+__all__ = ["Dropout", "Linear", "SparseLinear"]
 
 
 class Linear(Module):
@@ -81,48 +83,86 @@ class Dropout(Module):
         return f"p={self.p}"
 
 
-class ReLU(Module):
-    """max(x, 0), same shape, subgradient 0 at 0; a SparseTensor keeps its pattern."""
+class SparseLinear(Module):
+    """x W^T + b with a sparse W (out, in): x (*B, in) -> (*B, out), or a SparseTensor (n, in) ->
+    a dense (n, out). Only the stored entries of W are multiplied, trained and kept.
 
-    def forward(self, x: Any) -> Any:
-        """Same shape as `x`."""
-        return ops.relu(x)
+    pattern: where W has entries, a Pattern or SparseTensor (out, in); its values do not matter.
+        By default round(density * in * out) entries at random places.
+    density: in [0, 1]; not used with a pattern.
 
+    `weight` is a sparse Parameter in CSR. Its mask is fixed, until `repattern_` (or that of the
+    optimizer, which moves its state along) gives it another one: pruning, regrowth. Entries of a
+    row with k of them start uniform in ±1 / sqrt(k), the bias in ±1 / sqrt(mean of k).
 
-class Sequential(Module):
-    """Modules called one after another, each on what the one before returned.
-
-    modules: Modules, or one mapping of names to Modules.
+    Raises ShapeError for an input whose last dimension is not `in_features`, or a pattern that is
+    not (out, in); ValueError for density outside [0, 1].
 
     >>> import sparsegrad as sg
-    >>> model = sg.nn.Sequential(sg.nn.Linear(3, 4), sg.nn.ReLU())
-    >>> len(model), model[1]
-    (2, ReLU())
+    >>> layer = sg.nn.SparseLinear(1000, 10, density=0.01)
+    >>> layer(sg.ones(5, 1000)).shape, layer.weight.nnz
+    ((5, 10), 100)
     """
 
-    def __init__(self, *modules: Any) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        density: float = 0.1,
+        pattern: Any = None,
+        bias: bool = True,
+        dtype: Any = None,
+    ) -> None:
         super().__init__()
-        named: Any = enumerate(modules)
-        if len(modules) == 1 and isinstance(modules[0], Mapping):
-            named = modules[0].items()
-        for name, module in named:
-            self.add_module(str(name), module)
+        self.in_features, self.out_features = in_features, out_features
+        shape = (out_features, in_features)
+        if pattern is None:
+            if not 0 <= density <= 1:
+                raise ValueError(f"SparseLinear: density must lie in [0, 1], got {density}")
+            made = create.random_sparse(*shape, density=density)
+        else:
+            where = pattern if isinstance(pattern, Pattern) else getattr(pattern, "pattern", None)
+            if where is None:
+                raise TypeError(
+                    f"SparseLinear: pattern must be a Pattern or SparseTensor, got "
+                    f"{type(pattern).__name__}"
+                )
+            if where.shape != shape:
+                raise ShapeError(f"SparseLinear: expected a pattern {shape}, got {where.shape}")
+            made = wrap(create.ones(where.nnz), where)
+        place = ops.coalesce(ops.to_format(made, "csr")).pattern
+        self.weight: Any = Parameter(wrap(create.zeros(place.nnz, dtype=dtype), place))
+        if bias:
+            self.bias = Parameter(create.empty(out_features, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the entries of the weight and the bias anew."""
+        values, pattern = self.weight.values, self.weight.pattern
+        ones = wrap(create.ones(pattern.nnz, dtype=values.dtype, device=values.device), pattern)
+        with no_grad():
+            per_row = ops.take(ops.sum(ones, 1), pattern.row, sparse_grad=False)
+            init.uniform_(values, -1, 1)
+            values.mul_(ops.rsqrt(per_row))
+        if self.bias is not None:
+            mean = pattern.nnz / max(1, self.out_features)
+            bound = 1 / math.sqrt(mean) if mean else 0.0
+            init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Any) -> Any:
-        """What the last module returns."""
-        for module in self._modules.values():
-            x = module(x)
-        return x
+        """x (*B, in) -> (*B, out)."""
+        check_width("SparseLinear", x, self.in_features)
+        out = x @ self.weight.T
+        out = out.to_dense() if isinstance(out, SparseTensor) else out
+        return out if self.bias is None else out + self.bias
 
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __iter__(self) -> Iterator[Module]:
-        return iter(self._modules.values())
-
-    def __getitem__(self, index: int | slice) -> Any:
-        chosen = list(self._modules.items())[index]
-        return Sequential(dict(chosen)) if isinstance(chosen, list) else chosen[1]
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_features}, {self.out_features}, nnz={self.weight.nnz}, "
+            f"bias={self.bias is not None}"
+        )
 
 
 def check_width(layer: str, x: Any, width: int) -> None:

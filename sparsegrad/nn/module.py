@@ -9,7 +9,7 @@ from sparsegrad import dtypes
 from sparsegrad.errors import DtypeError, PatternError, ShapeError
 from sparsegrad.nn.parameter import Parameter
 from sparsegrad.sparse_tensor import SparseTensor
-from sparsegrad.tensor import Tensor, is_device
+from sparsegrad.tensor import RemovableHandle, Tensor, is_device
 
 __all__ = ["LoadResult", "Module"]
 
@@ -42,9 +42,14 @@ class Module:
     _parameters: dict[str, Any]
     _buffers: dict[str, Any]
     _modules: dict[str, Any]
+    _pre_hooks: dict[int, Any]
+    _hooks: dict[int, Any]
+    _grad_hooks: dict[int, Any]
 
     def __init__(self) -> None:
         for name in ("_parameters", "_buffers", "_modules"):
+            object.__setattr__(self, name, {})
+        for name in ("_pre_hooks", "_hooks", "_grad_hooks"):
             object.__setattr__(self, name, {})
         object.__setattr__(self, "training", True)
 
@@ -53,7 +58,46 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__}: forward is not defined")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        if not (self._pre_hooks or self._hooks or self._grad_hooks):
+            return self.forward(*args, **kwargs)
+        for hook in list(self._pre_hooks.values()):
+            changed = hook(self, args)
+            if changed is not None:
+                args = changed if isinstance(changed, tuple) else (changed,)
+        out = self.forward(*args, **kwargs)
+        for hook in list(self._hooks.values()):
+            changed = hook(self, args, out)
+            out = out if changed is None else changed
+        if _is_tensor(out) and out.requires_grad:
+            for hook in list(self._grad_hooks.values()):
+                out.register_hook(lambda g, hook=hook: hook(self, g))
+        return out
+
+    # ---- hooks ---------------------------------------------------------------------------------
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, args)` before `forward`; what it returns (if not None) replaces the
+        positional arguments. `.remove()` of the handle takes it away."""
+        return _hooked(self._pre_hooks, hook)
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, args, output)` after `forward`; what it returns (if not None)
+        replaces the output.
+
+        >>> import sparsegrad as sg
+        >>> layer, seen = sg.nn.Linear(2, 3), []
+        >>> handle = layer.register_forward_hook(lambda m, args, out: seen.append(out.shape))
+        >>> _ = layer(sg.ones(5, 2))
+        >>> handle.remove()
+        >>> _ = layer(sg.ones(6, 2))
+        >>> seen
+        [(5, 3)]
+        """
+        return _hooked(self._hooks, hook)
+
+    def register_output_grad_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, grad)` in each backward pass with the gradient of the output, if that
+        is one tensor; what it returns (if not None) takes the gradient's place."""
+        return _hooked(self._grad_hooks, hook)
 
     # ---- registration --------------------------------------------------------------------------
     def __setattr__(self, name: str, value: Any) -> None:
@@ -314,6 +358,12 @@ class Module:
         lines = [f"({name}): {module!r}" for name, module in self._modules.items()]
         inner = "\n".join(lines).replace("\n", "\n  ")
         return f"{head}\n  {inner}\n)"
+
+
+def _hooked(hooks: dict[int, Any], hook: Callable[..., Any]) -> RemovableHandle:
+    key = max(hooks, default=0) + 1
+    hooks[key] = hook
+    return RemovableHandle(hooks, key)
 
 
 def _is_tensor(value: Any) -> bool:

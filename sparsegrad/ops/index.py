@@ -171,8 +171,11 @@ def _take_rows(op: str, x: Any, ids: Any, sparse: bool, skip: int | None) -> Any
     return out if ids.ndim == 1 else reshape_p(out, shape=(*ids.shape, *x.shape[1:]))
 
 
-def embedding(weight: Any, index: Any, padding_idx: int | None = None) -> Any:
-    """Rows of `weight` (V, D) by integer `index` (*B) -> (*B, D), with a row-sparse gradient.
+def embedding(
+    weight: Any, index: Any, padding_idx: int | None = None, sparse_grad: bool = True
+) -> Any:
+    """Rows of `weight` (V, D) by integer `index` (*B) -> (*B, D), with a row-sparse gradient, or a
+    dense one without `sparse_grad`.
 
     padding_idx: a row that gets no gradient.
 
@@ -185,4 +188,4 @@ def embedding(weight: Any, index: Any, padding_idx: int | None = None) -> Any:
     ids = raw_index(index, "embedding: index")
     ids = ids if hasattr(ids, "dtype") else np.asarray(ids)
     weight = as_argument("embedding", weight)
-    return _take_rows("embedding", weight, ids, True, padding_idx)
+    return _take_rows("embedding", weight, ids, sparse_grad, padding_idx)

@@ -70,7 +70,7 @@ CASES = [
     *(of(f"t.{name}(x, 1)", M.astype(int)) for name in ["cumsum", "cumprod", "any", "all", "count_nonzero"]),
     of("t.std_mean(x, 1)", M), of("t.var(x)", M), of("t.var(x, 1, unbiased=False, keepdim=True)", M), of("t.var(x, dim=1, correction=0)", M),
     of("tuple(t.topk(x, 2, 1))", RAMP), of("tuple(t.topk(x, 2, largest=False))", RAMP), of("tuple(t.kthvalue(x, 2, 1))", RAMP),
-    of("t.min(x)", M), of("t.amin(x, 1)", M), of("t.min(x)", MASK), of("t.min(x)", np.array([3, 0], np.uint8)), of("t.min(x, y)", A, B),
+    of("t.min(x)", M), of("t.amin(x, 1)", M), of("t.min(x)", MASK), of("t.min(x)", np.array([3, 0], np.uint8)), of("t.min(x, y)", A, B), of("t.max(x, y)", A, B),
     of("t.unique(x.detach(), return_inverse=True, return_counts=True)", M), of("t.unique(x.detach(), return_inverse=True, return_counts=True, dim=1)", M),
     of("t.flatten(x, 1)", *draw((2, 3, 4))), of("t.unflatten(x, 1, (2, -1))", M), of("t.split(x, [1, 0, 3], 1)", M), of("t.split(x, 3, 1)", M),
     *(of(f"t.chunk(x, {n}, 1)", M) for n in (1, 2, 3, 5)), of("t.unbind(x, 1)", M), of("t.narrow(x, 1, 1, 2)", M),

@@ -12,7 +12,7 @@ from sparsegrad import backends, dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
-from sparsegrad.ops.elementwise import cast, exp_p, pow, sqrt, where
+from sparsegrad.ops.elementwise import cast, exp_p, maximum, pow, sqrt, where
 from sparsegrad.ops.index import pick_p, spread_p
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, permute_p, reshape_p, slice_p
 
@@ -272,8 +272,9 @@ def amax(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
 
 def amin(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:
     """Minimum over `dim`; shapes, ties and `include_zeros` as in `amax`."""
+    x = as_argument("amin", x)
     if getattr(x, "_is_sparse", False):
-        return -amax(-as_argument("amin", x), dim, keepdim, include_zeros)
+        return -amax(-x, dim, keepdim, include_zeros)
     axes = axes_of("amin", dim, x.ndim)
     if any(x.shape[a] == 0 for a in axes):
         raise ShapeError(f"amin: no minimum over an empty dimension of shape {x.shape}")
@@ -348,9 +349,9 @@ class MaxResult(NamedTuple):
     indices: Any
 
 
-def max(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Maximum of all elements; with `dim` a pair (values, indices), where the first of equal
-    elements wins and gets the gradient.
+    elements wins and gets the gradient; with a tensor in the place of `dim` their `maximum`.
 
     >>> import sparsegrad as sg
     >>> sg.max(sg.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=1).indices
@@ -359,6 +360,8 @@ def max(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     x = as_argument("max", x)
     if dim is None:
         return amax(x)
+    if getattr(dim, "shape", ()):
+        return maximum(x, dim)
     if getattr(x, "_is_sparse", False):
         raise TypeError("max: a sparse tensor has no positions of maxima along dim; use sg.amax")
     axis = axis_of("max", dim, x.ndim)

@@ -86,7 +86,7 @@ def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """
     if dim is None:
         return amin(x)
-    if hasattr(dim, "shape"):
+    if getattr(dim, "shape", ()):
         return elementwise.minimum(x, dim)
     if getattr(x, "_is_sparse", False):
         raise TypeError("min: a sparse tensor has no positions of minima along dim; use sg.amin")

@@ -66,3 +66,27 @@ def test_methods_of_sparse_tensors() -> None:
     assert A.any(dim=1).tolist() == [True, True]
     with pytest.raises(AttributeError):
         A.cos()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: sg.cumsum(x, 0),
+        lambda x: sg.sort(x).values,
+        lambda x: sg.gather(x, 0, [1, 0]),
+        lambda x: sg.masked_fill(x, [True, False], 0.0),
+        lambda x: sg.flip(x, 0),
+        lambda x: sg.pad(x, (1, 1)),
+        lambda x: sg.var(x),
+        lambda x: sg.unique(x),
+        lambda x: sg.nonzero(x),
+        lambda x: sg.einsum("i,i", x, x),
+        lambda x: sg.scatter(x, 0, [0], [5.0]),
+    ],
+)
+def test_arrays_and_lists_are_tensors(call: object) -> None:
+    expected = call(sg.tensor([3.0, 1.0]))
+    for x in ([3.0, 1.0], np.array([3.0, 1.0], np.float32)):
+        assert call(x).tolist() == expected.tolist()
+    with pytest.raises(TypeError, match="expected a tensor, array or number"):
+        sg.cumsum(object(), 0)

@@ -16,6 +16,7 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import clone_p, where_p
 from sparsegrad.ops.index import raw_index, take
 from sparsegrad.ops.shape import (
+    as_argument,
     broadcast_p,
     cat,
     expand,
@@ -73,6 +74,7 @@ def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     >>> sg.flatten(sg.zeros(2, 3, 4), 1).shape
     (2, 12)
     """
+    x = as_argument("flatten", x)
     if x.ndim == 0:
         return reshape(x, (1,))
     first, last = _axis("flatten", start_dim, x.ndim), _axis("flatten", end_dim, x.ndim)
@@ -99,6 +101,7 @@ def unflatten(x: Any, dim: int, sizes: Any) -> Any:
     >>> sg.unflatten(sg.zeros(2, 12), 1, (3, -1)).shape
     (2, 3, 4)
     """
+    x = as_argument("unflatten", x)
     axis = _axis("unflatten", dim, x.ndim)
     sizes = _several(sizes)
     known = math.prod(n for n in sizes if n != -1)
@@ -116,6 +119,7 @@ def movedim(x: Any, source: Any, destination: Any) -> Any:
     >>> sg.movedim(sg.zeros(2, 3, 4), 0, -1).shape
     (3, 4, 2)
     """
+    x = as_argument("movedim", x)
     old = [_axis("movedim", d, x.ndim) for d in _several(source)]
     new = [_axis("movedim", d, x.ndim) for d in _several(destination)]
     if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
@@ -179,6 +183,7 @@ def narrow(x: Any, dim: int, start: int, length: int) -> Any:
     >>> sg.narrow(sg.arange(5), 0, 1, 2)
     tensor([1, 2])
     """
+    x = as_argument("narrow", x)
     axis = _axis("narrow", dim, x.ndim)
     n = x.shape[axis]
     first = start + n if start < 0 else start
@@ -195,6 +200,7 @@ def split(x: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
     >>> [part.tolist() for part in sg.split(sg.arange(5), 2)]
     [[0, 1], [2, 3], [4]]
     """
+    x = as_argument("split", x)
     axis = _axis("split", dim, x.ndim)
     n = x.shape[axis]
     if isinstance(split_size_or_sections, int):
@@ -221,6 +227,7 @@ def chunk(x: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
     >>> [part.tolist() for part in sg.chunk(sg.arange(5), 3)]
     [[0, 1], [2, 3], [4]]
     """
+    x = as_argument("chunk", x)
     if chunks < 1:
         raise ValueError(f"chunk: chunks must be positive, got {chunks}")
     n = x.shape[_axis("chunk", dim, x.ndim)]
@@ -234,6 +241,7 @@ def unbind(x: Any, dim: int = 0) -> tuple[Any, ...]:
     >>> sg.unbind(sg.arange(3))
     (tensor(0), tensor(1), tensor(2))
     """
+    x = as_argument("unbind", x)
     axis = _axis("unbind", dim, x.ndim)
     return tuple(squeeze(_cut(x, axis, i, i + 1), axis) for i in range(x.shape[axis]))
 
@@ -246,6 +254,7 @@ def flip(x: Any, *dims: Any) -> Any:
     >>> sg.flip(sg.arange(3), 0)
     tensor([2, 1, 0])
     """
+    x = as_argument("flip", x)
     listed = _several(dims[0]) if len(dims) == 1 else dims
     axes = {_axis("flip", d, x.ndim) for d in listed}
     turned = x[tuple(slice(None, None, -1 if d in axes else 1) for d in range(x.ndim))]
@@ -260,6 +269,7 @@ def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
     >>> sg.roll(sg.arange(4), 1)
     tensor([3, 0, 1, 2])
     """
+    x = as_argument("roll", x)
     if dims is None:
         return reshape(roll(reshape(x, (-1,)), shifts, 0), x.shape)
     shifts, dims = _several(shifts), _several(dims)
@@ -291,6 +301,7 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0) ->
     tensor([[0., 1., 1.],
             [0., 0., 0.]])
     """
+    x = as_argument("pad", x)
     pad = tuple(pad)
     if len(pad) % 2 or len(pad) > 2 * x.ndim:
         raise ShapeError(f"pad: expected pairs for at most {x.ndim} dimensions, got {pad}")
@@ -338,6 +349,7 @@ def tile(x: Any, *dims: Any) -> Any:
     tensor([[1, 2, 1, 2],
             [1, 2, 1, 2]])
     """
+    x = as_argument("tile", x)
     times = _several(dims[0]) if len(dims) == 1 else tuple(dims)
     ndim = max(x.ndim, len(times))
     times = (1,) * (ndim - len(times)) + times
@@ -357,6 +369,7 @@ def repeat_interleave(x: Any, repeats: Any, dim: int | None = None) -> Any:
     >>> sg.repeat_interleave(sg.tensor([5, 7]), sg.tensor([1, 2]))
     tensor([5, 7, 7])
     """
+    x = as_argument("repeat_interleave", x)
     if dim is None:
         x, dim = reshape(x, (-1,)), 0
     axis = _axis("repeat_interleave", dim, x.ndim)

@@ -8,7 +8,7 @@ from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.ops.elementwise import cast
 from sparsegrad.ops.reduce import axes_of
-from sparsegrad.ops.shape import cat_p, slice_p
+from sparsegrad.ops.shape import as_argument, cat_p, slice_p
 
 __all__ = ["cumprod", "cumsum"]
 
@@ -32,6 +32,7 @@ def cumsum(x: Any, dim: int, dtype: Any = None) -> Any:
     >>> sg.cumsum(sg.tensor([1.0, 2.0, 3.0]), 0)
     tensor([1., 3., 6.])
     """
+    x = as_argument("cumsum", x)
     axes = axes_of("cumsum", dim, x.ndim)
     if dtype is not None or x.dtype.kind in "biu":
         x = cast(x, dtype or dtypes.int64)
@@ -46,6 +47,7 @@ def cumprod(x: Any, dim: int, dtype: Any = None) -> Any:
     >>> sg.cumprod(sg.tensor([2.0, 3.0, 4.0]), 0)
     tensor([ 2.,  6., 24.])
     """
+    x = as_argument("cumprod", x)
     axes = axes_of("cumprod", dim, x.ndim)
     if dtype is not None or x.dtype.kind in "biu":
         x = cast(x, dtype or dtypes.int64)

@@ -9,7 +9,7 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, PatternError, ShapeError
 from sparsegrad.ops.elementwise import cast, where_p
 from sparsegrad.ops.index import getitem_p, putitem_p, raw_index, take_p
-from sparsegrad.ops.shape import broadcast_p, reshape_p, slice_p, transpose
+from sparsegrad.ops.shape import as_argument, broadcast_p, reshape_p, slice_p, transpose
 from sparsegrad.ops.sparse_structure import add_rows_p
 from sparsegrad.structure.pattern import Pattern
 
@@ -158,6 +158,7 @@ def gather(x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
     SparseTensor(shape=(2, 2), nnz=2, density=0.5, format='coo', dtype=float32, device='cpu',
                  (0, 0): 1., (1, 1): 1.)
     """
+    x = as_argument("gather", x)
     axis, ids = _along("gather", x, dim, index)
     return gather_p(x, index=ids, axis=axis, sparse=sparse_grad)
 
@@ -171,6 +172,7 @@ def take_along_dim(x: Any, indices: Any, dim: int | None = None) -> Any:
     tensor([[1],
             [2]])
     """
+    x = as_argument("take_along_dim", x)
     if dim is None:
         ids = raw_index(indices)
         return gather(reshape_p(x, shape=(-1,)), 0, ids.reshape(-1))
@@ -195,6 +197,7 @@ def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
     >>> sg.scatter_add(sg.zeros(3), 0, sg.tensor([2, 0, 2]), sg.tensor([1.0, 2.0, 3.0]))
     tensor([2., 0., 4.])
     """
+    x = as_argument("scatter_add", x)
     axis, ids = _along("scatter_add", x, dim, index)
     src = cast(_cut_to("scatter_add", src, ids.shape), x.dtype)
     return x + put_along_p(src, index=ids, axis=axis, shape=tuple(x.shape))
@@ -210,6 +213,7 @@ def scatter(x: Any, dim: int, index: Any, src: Any) -> Any:
     >>> sg.scatter(sg.zeros(3), 0, sg.tensor([2, 2]), sg.tensor([5.0, 6.0]))
     tensor([0., 0., 6.])
     """
+    x = as_argument("scatter", x)
     axis, ids = _along("scatter", x, dim, index)
     if hasattr(src, "shape") or isinstance(src, (list, tuple)):
         src = _cut_to("scatter", src, ids.shape)
@@ -236,6 +240,7 @@ def index_add(x: Any, dim: int, index: Any, source: Any, alpha: float = 1) -> An
     >>> sg.index_add(sg.zeros(3, 1), 0, sg.tensor([2, 2]), sg.ones(2, 1)).tolist()
     [[0.0], [0.0], [2.0]]
     """
+    x = as_argument("index_add", x)
     axis, ids, rows = _slices("index_add", x, dim, index, source)
     rows = rows if alpha == 1 else rows * alpha
     return transpose(add_rows_p(transpose(x, 0, axis), rows, index=ids), 0, axis)
@@ -249,6 +254,7 @@ def index_copy(x: Any, dim: int, index: Any, source: Any) -> Any:
     >>> sg.index_copy(sg.zeros(3), 0, sg.tensor([2, 0]), sg.tensor([5.0, 6.0]))
     tensor([6., 0., 5.])
     """
+    x = as_argument("index_copy", x)
     axis, ids, rows = _slices("index_copy", x, dim, index, source)
     if not ids.size:
         return x
@@ -266,6 +272,7 @@ def index_fill(x: Any, dim: int, index: Any, value: Any) -> Any:
     >>> sg.index_fill(sg.zeros(3), 0, sg.tensor([2, 0]), 7)
     tensor([7., 0., 7.])
     """
+    x = as_argument("index_fill", x)
     axis = _axis("index_fill", dim, x.ndim)
     ids = _index("index_fill", x, index, x.shape[axis]).reshape(-1)
     kept = backends.for_array(ids).xp.ones(x.shape[axis], dtype=bool)
@@ -289,6 +296,7 @@ def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> An
     tensor([[0., 5.],
             [0., 6.]])
     """
+    x = as_argument("index_put", x)
     from sparsegrad.tensor import as_tensor
 
     be = backends.for_array(x.data)
@@ -339,6 +347,7 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
     >>> sg.masked_fill(sg.ones(3), sg.tensor([True, False, True]), 5)
     tensor([5., 1., 5.])
     """
+    x = as_argument("masked_fill", x)
     mask = broadcast_p(_bool("masked_fill", mask), shape=tuple(x.shape))
     return where_p(_fitting("masked_fill", x, value), x, mask=mask.data.copy())
 
@@ -350,6 +359,7 @@ def masked_select(x: Any, mask: Any) -> Any:
     >>> sg.masked_select(sg.tensor([1.0, 2.0, 3.0]), sg.tensor([True, False, True]))
     tensor([1., 3.])
     """
+    x = as_argument("masked_select", x)
     held = _bool("masked_select", mask).data
     xp = backends.for_array(held).xp
     try:
@@ -368,6 +378,7 @@ def nonzero(x: Any, as_tuple: bool = False) -> Any:
     tensor([[0, 1],
             [1, 0]])
     """
+    x = as_argument("nonzero", x)
     from sparsegrad.tensor import Tensor
 
     if getattr(x, "_is_sparse", False):

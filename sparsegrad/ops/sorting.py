@@ -12,7 +12,7 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.reduce import axes_of
 from sparsegrad.ops.scattering import gather_p
-from sparsegrad.ops.shape import reshape_p, slice_p
+from sparsegrad.ops.shape import as_argument, reshape_p, slice_p
 from sparsegrad.ops.statistics import picked
 
 __all__ = ["SortResult", "argsort", "kthvalue", "median", "sort", "topk", "unique"]
@@ -49,6 +49,7 @@ def argsort(x: Any, dim: int = -1, descending: bool = False, stable: bool = True
     >>> sg.argsort(sg.tensor([3.0, 1.0, 2.0]))
     tensor([1, 2, 0])
     """
+    x = as_argument("argsort", x)
     flat, axis = _one_axis("argsort", x, dim)
     return reshape_p(argsort_p(flat, axis=axis, descending=descending), shape=x.shape)
 
@@ -61,6 +62,7 @@ def sort(x: Any, dim: int = -1, descending: bool = False, stable: bool = True) -
     >>> sg.sort(sg.tensor([3.0, 1.0, 2.0]), descending=True)
     SortResult(values=tensor([3., 2., 1.]), indices=tensor([0, 2, 1]))
     """
+    x = as_argument("sort", x)
     flat, axis = _one_axis("sort", x, dim)
     order = argsort_p(flat, axis=axis, descending=descending)
     values = gather_p(flat, index=order.data, axis=axis)
@@ -77,6 +79,7 @@ def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = Tru
     >>> sg.topk(sg.tensor([3.0, 1.0, 2.0]), 2)
     SortResult(values=tensor([3., 2.]), indices=tensor([0, 2]))
     """
+    x = as_argument("topk", x)
     flat, axis = _one_axis("topk", x, dim)
     if not 0 <= k <= flat.shape[axis]:
         raise ShapeError(f"topk: k must lie in [0, {flat.shape[axis]}], got {k}")
@@ -95,6 +98,7 @@ def kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> SortResult
     >>> sg.kthvalue(sg.tensor([3.0, 1.0, 2.0]), 2)
     SortResult(values=tensor(2.), indices=tensor(2))
     """
+    x = as_argument("kthvalue", x)
     flat, axis = _one_axis("kthvalue", x, dim)
     if not 1 <= k <= flat.shape[axis]:
         raise ShapeError(f"kthvalue: k must lie in [1, {flat.shape[axis]}], got {k}")
@@ -111,6 +115,7 @@ def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     >>> sg.median(sg.tensor([4.0, 1.0, 3.0, 2.0]))
     tensor(2.)
     """
+    x = as_argument("median", x)
     if dim is None:
         return median(reshape_p(x, shape=(-1,)), 0).values
     flat, axis = _one_axis("median", x, dim)
@@ -142,6 +147,7 @@ def unique(
     >>> sg.unique(sg.tensor([3, 1, 3]), return_counts=True)
     (tensor([1, 3]), tensor([1, 2]))
     """
+    x = as_argument("unique", x)
     from sparsegrad.tensor import Tensor
 
     xp: Any = backends.for_array(x.data).xp

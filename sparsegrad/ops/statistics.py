@@ -15,7 +15,7 @@ from sparsegrad.ops.elementwise import cast, ne_p, sqrt, where
 from sparsegrad.ops.index import pick_p
 from sparsegrad.ops.reduce import amin, axes_of, mean_p
 from sparsegrad.ops.reduce import sum as sum_
-from sparsegrad.ops.shape import reshape_p
+from sparsegrad.ops.shape import as_argument, reshape_p
 
 __all__ = ["MinResult", "all", "any", "argmin", "count_nonzero", "min", "std", "std_mean", "var"]
 
@@ -72,6 +72,7 @@ def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     >>> sg.argmin(sg.tensor([[3, 1], [0, 2]]), dim=1)
     tensor([1, 0])
     """
+    x = as_argument("argmin", x)
     axis = None if dim is None else axes_of("argmin", dim, x.ndim)[0]
     return argmin_p(x, axis=axis, keepdims=keepdim)
 
@@ -84,6 +85,7 @@ def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     >>> sg.min(sg.tensor([[4.0, 5.0], [7.0, 3.0]]), dim=1)
     MinResult(values=tensor([4., 3.]), indices=tensor([0, 1]))
     """
+    x = as_argument("min", x)
     if dim is None:
         return amin(x)
     if getattr(dim, "shape", ()):
@@ -131,6 +133,7 @@ def var(
     >>> sg.var(sg.tensor([1.0, 2.0, 3.0])), sg.var(sg.tensor([1.0, 3.0]), correction=0)
     (tensor(1.), tensor(1.))
     """
+    x = as_argument("var", x)
     axes = axes_of("var", dim, x.ndim)
     correction = correction if unbiased is None else int(unbiased)
     return _dropped("var", var_p(x, axis=axes, correction=correction), axes, keepdim)
@@ -151,6 +154,7 @@ def std(
     >>> sg.std(sg.tensor([[1.0, 3.0], [5.0, 5.0]]), dim=1, correction=0)
     tensor([1., 0.])
     """
+    x = as_argument("std", x)
     wide = cast(x, dtypes.accumulator(x.dtype))  # a variance may not fit where its root does
     square = var(wide, dim, correction, keepdim, unbiased=unbiased)
     zero = square == 0
@@ -167,6 +171,7 @@ def std_mean(
     >>> sg.std_mean(sg.tensor([1.0, 3.0]), correction=0)
     (tensor(1.), tensor(2.))
     """
+    x = as_argument("std_mean", x)
     axes = axes_of("std_mean", dim, x.ndim)
     return std(x, dim, correction, keepdim), mean_p(x, axis=axes, keepdims=keepdim)
 
@@ -185,6 +190,7 @@ def count_nonzero(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     >>> sg.count_nonzero(sg.coo([[0, 1], [0, 1]], [0.0, 2.0], (10**6, 10**6)))
     tensor(1)
     """
+    x = as_argument("count_nonzero", x)
     if getattr(x, "_is_sparse", False):
         x = x if x.pattern.core.unique else x.coalesce()
         axes_of("count_nonzero", dim, x.ndim)
@@ -200,6 +206,7 @@ def any(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     >>> sg.any(sg.tensor([[False, True], [False, False]]), dim=1)
     tensor([ True, False])
     """
+    x = as_argument("any", x)
     if getattr(x, "_is_sparse", False):
         return _on_values(count_nonzero(x, dim, keepdim), lambda count: count > 0)
     return any_p(x, axis=axes_of("any", dim, x.ndim), keepdims=keepdim)
@@ -213,6 +220,7 @@ def all(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     >>> sg.all(sg.tensor([[True, True], [False, True]]), dim=1)
     tensor([ True, False])
     """
+    x = as_argument("all", x)
     axes = axes_of("all", dim, x.ndim)
     if getattr(x, "_is_sparse", False):
         cells = math.prod(x.shape[a] for a in axes)

@@ -385,7 +385,7 @@ class Tensor(DenseMethods, Operators):
         return self._write(f"{op}_", f"sg.{op}", ..., result)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._write("t[i] = v", "sg.where", ops.index.raw_index(index), value)
+        self._write("t[i] = v", "sg.index_put or sg.where", ops.index.raw_index(index), value)
 
     def add_(self, other: Any, alpha: float = 1) -> Tensor:
         """In place: self + alpha * other."""

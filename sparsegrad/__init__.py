@@ -9,7 +9,7 @@ tensor([9., 6.])
 """
 
 from sparsegrad import autograd, create, cuda, data, errors, interop, io, nn, ops, optim, policy
-from sparsegrad.autograd import Function, gradcheck, gradgradcheck
+from sparsegrad.autograd import Function, checkpoint, gradcheck, gradgradcheck
 from sparsegrad.config import config
 from sparsegrad.create import *  # noqa: F403
 from sparsegrad.device import Device
@@ -82,6 +82,7 @@ __all__ = [
     "autograd",
     "bool",
     "calibrate",
+    "checkpoint",
     "complex128",
     "complex64",
     "config",

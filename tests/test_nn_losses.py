@@ -72,6 +72,14 @@ def test_ignored_classes(smoothing):
     assert not x.grad.data[[1, 3]].any()
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_mean_of_no_classes_is_nan():
+    x = dense(4, 5)
+    assert np.isnan(F.cross_entropy(x, [7, 7, 7, 7], ignore_index=7).item())
+    assert np.isnan(F.cross_entropy(sg.zeros(0, 3), np.zeros(0, int)).item())
+    assert F.cross_entropy(x, [7, 7, 7, 7], ignore_index=7, reduction="sum").item() == 0
+
+
 def test_gradient_of_sparse_targets():
     target = sg.coo([[0, 3, 0], [1, 2, 2]], rng().random(3), (4, 5), requires_grad=True)
     x = dense(4, 5)
@@ -99,6 +107,7 @@ def test_sparse_targets_of_many_classes_are_not_made_dense():
         (lambda x: F.cross_entropy(x, [0, 9, 1, 1]), IndexError, "outside"),
         (lambda x: F.cross_entropy(x, [0, 1]), sg.ShapeError, r"logits \(n, C\) and target"),
         (lambda x: F.cross_entropy(x, sg.zeros(4, 4)), sg.ShapeError, r"\(4, 5\) and \(4, 4\)"),
+        (lambda x: F.cross_entropy(x.to_sparse(), LABELS), TypeError, "logits must be dense"),
         (lambda x: F.cross_entropy(x, LABELS, weight=[1.0]), sg.ShapeError, r"weight \(5,\)"),
         (lambda x: F.cross_entropy(x, LABELS, reduction="max"), ValueError, "reduction"),
         (lambda x: F.cross_entropy(x, LABELS, label_smoothing=1), ValueError, "label_smoothing"),

@@ -35,8 +35,8 @@ def cross_entropy(
     ignore_index: a class that is left out. label_smoothing: e in [0, 1) replaces the target t by
         (1 - e) t + e / C.
 
-    Raises ShapeError for sizes that do not fit, IndexError for a class outside [0, C), ValueError
-    for another reduction or label_smoothing outside [0, 1).
+    Raises ShapeError for sizes that do not fit, IndexError for a class outside [0, C), TypeError
+    for sparse logits, ValueError for another reduction or label_smoothing outside [0, 1).
 
     >>> import sparsegrad as sg
     >>> logits = sg.tensor([[0.0, 0.0], [0.0, 0.0]])
@@ -48,6 +48,8 @@ def cross_entropy(
         raise ValueError(
             f"cross_entropy: label_smoothing must lie in [0, 1), got {label_smoothing}"
         )
+    if isinstance(logits, SparseTensor):
+        raise TypeError("cross_entropy: logits must be dense, got a SparseTensor")
     logits = as_tensor(logits)
     target = target if isinstance(target, SparseTensor) else as_tensor(target)
     soft = isinstance(target, SparseTensor) or target.dtype.kind == "f"
@@ -81,7 +83,8 @@ def cross_entropy(
         uniform = uniform if counted is None else uniform * kept
         loss = (1 - label_smoothing) * loss + label_smoothing * uniform
     if counted is not None and reduction == "mean":
-        return ops.sum(loss) / ops.sum(counted)
+        total = ops.sum(counted)  # nothing counts: nan, as the mean of nothing is
+        return ops.sum(loss) / ops.where(total == 0, float("nan"), total)
     return _reduced("cross_entropy", loss, reduction)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,21 @@ DENSE = [pytest.param(case, id=case.name) for case in ROWS if not case.formats]
 @pytest.mark.parametrize(("case", "fmt"), SPARSE)
 def test_sparse_ops_agree_with_the_cpu(case: OpCase, fmt: str, device: str) -> None:
     compare(case, fmt, "float32", device, SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("case", "fmt"), [p for p in SPARSE if re.match("spmm|spgemm|matmul|sddmm", p.id)]
+)
+def test_products_agree_with_the_cpu(case: OpCase, fmt: str, device: str) -> None:
+    """The fast ones, whose bits may differ from run to run."""
+    for sample in list(case.samples(Draw()))[::3]:
+        for f, e in zip(
+            outcome(Placed(device, case, sample, fmt, "float64")),
+            outcome(Call(case, sample, fmt, "float64")),
+            strict=True,
+        ):
+            for a, b in zip(*(x if isinstance(x, list) else [x] for x in (f, e)), strict=True):
+                same(a, b, TOL["float64"])
 
 
 @pytest.mark.parametrize("case", DENSE)

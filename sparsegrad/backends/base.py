@@ -137,12 +137,19 @@ class Backend:
         self.scatter_add(out, self.expand(indptr, len(values)), values)
         return out
 
+    def extreme_at(self, out: Array, index: Array, values: Array, least: bool) -> None:
+        """out[index[e]] becomes the larger (or lesser) of itself and values[e], in place; nan wins.
+
+        `out` is (n, *D), values (nnz, *D).
+        """
+        with np.errstate(invalid="ignore"):
+            (self.xp.minimum if least else self.xp.maximum).at(out, index, values)
+
     def segment_max(self, values: Array, indptr: Array) -> Array:
         """Maxima of consecutive runs (s, *D); the lowest value of the dtype for an empty run."""
         lowest = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
         out = self.xp.full((indptr.size - 1, *values.shape[1:]), lowest, dtype=values.dtype)
-        with np.errstate(invalid="ignore"):  # nan wins, silently
-            self.xp.maximum.at(out, self.expand(indptr, len(values)), values)
+        self.extreme_at(out, self.expand(indptr, len(values)), values, least=False)
         return out
 
     def segment_softmax(self, values: Array, indptr: Array) -> Array:
@@ -193,7 +200,6 @@ class Backend:
         entry -1. The pattern must be coalesced.
         """
         xp, (m, nnz) = self.xp, (pattern.shape[0], pattern.nnz)
-        better = xp.minimum if least else xp.maximum
         out = xp.full((m, *x.shape[1:]), _worst(x.dtype, least), dtype=x.dtype)
         entry = xp.full(out.shape, nnz, dtype=np.int64)  # in row-major order at first
         indptr, col, positions = pattern.sorted_rows()
@@ -202,7 +208,7 @@ class Backend:
         parts = _chunks(nnz, x.size // max(1, len(x)))
         with np.errstate(invalid="ignore"):
             for part in parts:
-                better.at(out, row[part], v[part, ..., None] * x[col[part]])
+                self.extreme_at(out, row[part], v[part, ..., None] * x[col[part]], least)
         for part in parts:
             product, best = v[part, ..., None] * x[col[part]], out[row[part]]
             hit = (product == best) | (product != product)

@@ -17,6 +17,7 @@ from cupy.cuda import runtime
 
 from sparsegrad.backends import cuda_coalesce as coalesce
 from sparsegrad.backends import cuda_kernels as kernels
+from sparsegrad.backends import joins
 from sparsegrad.backends.base import Array, Backend
 from sparsegrad.config import current as settings
 from sparsegrad.device import Device
@@ -25,8 +26,6 @@ from sparsegrad.errors import DeviceError, PatternError, SparseEfficiencyWarning
 __all__ = ["Cuda", "opened", "probe", "serving", "use"]
 
 _CUSPARSE = {np.dtype(np.float32): runtime.CUDA_R_32F, np.dtype(np.float64): runtime.CUDA_R_64F}
-# dtypes of CuPy's atomic minimum and maximum, and what others are widened to
-_ATOMIC = {np.dtype(t) for t in ("int32", "int64", "uint32", "uint64", "float32", "float64")}
 _PENDING_LIMIT = 256  # index checks that may wait for the next synchronisation
 
 
@@ -74,6 +73,11 @@ class Cuda(Backend):
         host = cupy.asnumpy(array)  # sync
         raise_pending()
         return host
+
+    def erf(self, x: Array) -> Array:
+        from cupyx.scipy.special import erf
+
+        return erf(x).astype(x.dtype, copy=False)
 
     # ---- index work ----------------------------------------------------------------------------
     def sort_coo(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Array | None:
@@ -136,13 +140,20 @@ class Cuda(Backend):
         values = cupy.ascontiguousarray(values)
         return coalesce.segment_sum(values, segment, cupy.ascontiguousarray(indptr))
 
-    def segment_max(self, values: Array, indptr: Array) -> Array:
-        if values.dtype in _ATOMIC:
-            return _nan_wins(super().segment_max(values, indptr), values, self, indptr)
-        lowest = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
-        wide = np.float32 if values.dtype.kind == "f" else np.int32
-        out = self.segment_max(values.astype(wide), indptr)
-        return cupy.maximum(out, out.dtype.type(lowest)).astype(values.dtype)
+    def extreme_at(self, out: Array, index: Array, values: Array, least: bool) -> None:
+        """By atomics on integers that rise with the numbers: those of CuPy for floats lose nan, and
+        for float64 round to float32."""
+        top = cupy.maximum  # the least of x is the largest of -x, and nan is the largest of all
+        if out.dtype.kind == "f":
+            sign = out.dtype.type(-1 if least else 1)
+            keys = _ordered(out * sign)
+            top.at(keys, index, _ordered(values.astype(out.dtype, copy=False) * sign))
+            out[...] = _numbers(keys).astype(out.dtype) * sign
+            return
+        wide = np.int32 if out.dtype.itemsize < 4 else out.dtype
+        keys = out.astype(wide)
+        (cupy.minimum if least else top).at(keys, index, values.astype(wide))
+        out[...] = keys
 
     # ---- sparse products -----------------------------------------------------------------------
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
@@ -170,16 +181,32 @@ class Cuda(Backend):
         self, pattern: Any, values: Array, x: Array, least: bool
     ) -> tuple[Array, Array]:
         _warn_once("spmm_extreme", "no kernel of our own yet: atomics on products in chunks")
-        if x.dtype in _ATOMIC:
-            return super().spmm_extreme(pattern, values, x, least)
-        wide = np.float32 if x.dtype.kind == "f" else np.int32
-        out, entry = super().spmm_extreme(pattern, values.astype(wide), x.astype(wide), least)
-        return out.astype(x.dtype), entry
+        return super().spmm_extreme(pattern, values, x, least)
 
     def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
-        return super().spgemm_pattern(left, right)  # sync: sizes of the chunks
+        """cuSPARSE on ones, which cannot cancel."""
+        if not left.nnz or not right.nnz:
+            return super().spgemm_pattern(left, right)
+        ones = (cupy.ones(p.nnz, np.float32) for p in (left, right))
+        product = _spgemm(left, next(ones), right, next(ones))
+        row, col = self.expand(product.indptr, product.indices.size), product.indices
+        return self._distinct(row, col, (left.shape[0], right.shape[1]))  # sync: sorted or not
 
-    spgemm = _falls_back("spgemm", "no kernel of our own yet: products in chunks, as plain arrays")
+    def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
+        """cuSPARSE for float32 and float64, whose bits may differ from run to run; heads, other
+        dtypes and `sg.config.deterministic` are the reference."""
+        plain = a.ndim == 1 and a.dtype in _CUSPARSE and not settings.get().deterministic
+        if not plain or not left.nnz or not right.nnz:
+            _warn_once("spgemm", "heads, other dtypes and determinism: products in chunks")
+            return super().spgemm(left, a, right, b, out)
+        product = _spgemm(left, a, right, b)
+        row = self.expand(product.indptr, product.indices.size)
+        lines = out.sorted_rows()
+        at, _ = joins.find(cupy, lines, row, product.indices)  # sync: length of the longest row
+        values = cupy.zeros(out.nnz, a.dtype)
+        values[at if lines[2] is None else lines[2][at]] = product.data
+        return values
+
     spgemm_masked = _falls_back(
         "spgemm_masked", "no kernel of our own yet: products in chunks, as plain arrays"
     )
@@ -196,12 +223,22 @@ def _stacked(coords: tuple[Array, ...]) -> Array:
     return cupy.stack([c.astype(dtype, copy=False) for c in coords])
 
 
-def _nan_wins(out: Array, values: Array, be: Cuda, indptr: Array) -> Array:
-    """Maxima, with nan where a run has one: atomics compare, and nan compares false."""
-    if values.dtype.kind != "f":
-        return out
-    nans = be.segment_sum((values != values).astype(np.int32), indptr)
-    return cupy.where(nans > 0, out.dtype.type(np.nan), out)
+def _ordered(x: Array) -> Array:
+    """Integers that compare as the floats do, with nan above everything."""
+    x = x.astype(np.float32) if x.dtype == np.float16 else x
+    x = cupy.where(x != x, x.dtype.type(np.nan), x + x.dtype.type(0))  # one nan, one zero
+    return _flipped(x.view(np.int32 if x.dtype.itemsize == 4 else np.int64))
+
+
+def _numbers(keys: Array) -> Array:
+    """The floats of `_ordered`."""
+    return _flipped(keys).view(np.float32 if keys.dtype.itemsize == 4 else np.float64)
+
+
+def _flipped(bits: Array) -> Array:
+    """Negative floats rise where their bits, read as an integer, fall."""
+    largest = bits.dtype.type(np.iinfo(bits.dtype).max)
+    return cupy.where(bits < 0, bits ^ largest, bits)
 
 
 def _row_major_spmm(
@@ -244,6 +281,21 @@ def _row_major_spmm(
         cusparse.destroyDnMat(b)
         cusparse.destroyDnMat(c)
     return out
+
+
+def _spgemm(left: Any, a: Array, right: Any, b: Array) -> Any:
+    """The product of two coalesced matrices as CuPy's csr_matrix, columns in any order."""
+    from cupyx import cusparse
+    from cupyx.scipy.sparse import csr_matrix
+
+    factors = []
+    for pattern, values in ((left, a), (right, b)):
+        indptr, cols, positions = pattern.sorted_rows()
+        data = values if positions is None else values[positions]
+        factor = csr_matrix._from_parts(cupy.ascontiguousarray(data), cols, indptr, pattern.shape)
+        factor.has_canonical_format = True  # known: asking would sort
+        factors.append(factor)
+    return cusparse.spgemm(*factors)  # sync: the size of the product
 
 
 # ---- checks of indices that wait for the next synchronisation ----------------------------------

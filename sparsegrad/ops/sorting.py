@@ -21,10 +21,31 @@ __all__ = ["SortResult", "argsort", "kthvalue", "median", "sort", "topk", "uniqu
 @primitive(promote="none")
 def argsort_p(xp: Any, x: Any, *, axis: int, descending: bool = False) -> Any:
     """The stable order along one axis; NaN is larger than any number, whichever way."""
+    return _order(xp, x, axis, descending)
+
+
+def _order(xp: Any, x: Any, axis: int, descending: bool) -> Any:
     if not descending:
         return xp.argsort(x, axis=axis, kind="stable")
     turn = (slice(None),) * axis + (slice(None, None, -1),)
     return x.shape[axis] - 1 - xp.argsort(x[turn], axis=axis, kind="stable")[turn]
+
+
+@primitive(promote="none")
+def argtopk_p(xp: Any, x: Any, *, axis: int, k: int, largest: bool) -> Any:
+    """Positions of the k largest (or smallest) along one axis, in order. A few of many are set
+    apart before they are sorted: O(n) instead of O(n log n)."""
+    n = x.shape[axis]
+    lead = (slice(None),) * axis
+    if k == 0 or 8 * k > n:
+        return _order(xp, x, axis, largest)[(*lead, slice(k))]
+    if largest:
+        cut = xp.argpartition(x, n - k, axis=axis)[(*lead, slice(n - k, None))]
+    else:
+        cut = xp.argpartition(x, k - 1, axis=axis)[(*lead, slice(k))]
+    cut = xp.sort(cut, axis=axis)  # equal elements in the order they stand in
+    order = _order(xp, xp.take_along_axis(x, cut, axis=axis), axis, largest)
+    return xp.take_along_axis(cut, order, axis=axis)
 
 
 # ---- public names ------------------------------------------------------------------------------
@@ -83,7 +104,7 @@ def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = Tru
     flat, axis = _one_axis("topk", x, dim)
     if not 0 <= k <= flat.shape[axis]:
         raise ShapeError(f"topk: k must lie in [0, {flat.shape[axis]}], got {k}")
-    order = slice_p(argsort_p(flat, axis=axis, descending=largest), axis=axis, start=0, stop=k)
+    order = argtopk_p(flat, axis=axis, k=k, largest=largest)
     values = gather_p(flat, index=order.data, axis=axis)
     if not x.ndim and k:
         values, order = reshape_p(values, shape=()), reshape_p(order, shape=())

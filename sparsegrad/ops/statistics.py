@@ -73,8 +73,8 @@ def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     tensor([1, 0])
     """
     x = as_argument("argmin", x)
-    axis = None if dim is None else axes_of("argmin", dim, x.ndim)[0]
-    return argmin_p(x, axis=axis, keepdims=keepdim)
+    axes = () if dim is None else axes_of("argmin", dim, x.ndim)
+    return argmin_p(x, axis=axes[0] if axes else None, keepdims=keepdim)
 
 
 def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:

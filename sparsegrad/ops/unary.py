@@ -83,7 +83,7 @@ reciprocal_p.defvjp(x=lambda g, out: -(g * (out * out)), sparse_g=True)
 
 @primitive
 def square_p(xp: Any, x: Any) -> Any:
-    return xp.square(x)
+    return xp.square(x if x.dtype.kind != "b" else x.astype("int64"))
 
 
 square_p.defvjp(x=lambda g, x: g * (2 * x), sparse_g=True)

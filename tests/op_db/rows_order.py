@@ -86,6 +86,11 @@ ROWS = [
     OpCase("topk", lambda x: sg.topk(x, 2, 1).values, lambda x: -np.sort(-x, 1)[:, :2], lambda d: iter([((d.dense(3, 4),), {})]), errors=(
         (lambda: sg.topk(sg.ones(3), 4), sg.ShapeError, r"topk: k must lie in \[0, 3\], got 4"),)),
     OpCase("topk[smallest]", lambda x: sg.topk(x, 3, 0, largest=False).values, lambda x: np.sort(x, 0)[:3], lambda d: iter([((d.dense(4, 2),), {})])),
+    *(OpCase(f"topk[few,{largest}]", lambda x, largest=largest: sg.topk(x, 2, 0, largest).values,
+             lambda x, largest=largest: -np.sort(-x, 0)[:2] if largest else np.sort(x, 0)[:2], lambda d: iter([((d.dense(30, 2),), {})]))
+      for largest in (True, False)),
+    OpCase("argtopk", lambda x: sg.topk(x, 2).indices, lambda x: np.argsort(-x, -1, kind="stable")[..., :2],
+           lambda d: iter([((d.dense(3, 40),), {}), ((d.dense(3),), {}), ((d.dense(0, 20),), {})]), "argtopk_p", order=0),
     OpCase("kthvalue", lambda x: sg.kthvalue(x, 2, 1, True).values, lambda x: np.sort(x, 1)[:, 1:2], lambda d: iter([((d.dense(3, 4),), {})]), errors=(
         (lambda: sg.kthvalue(sg.ones(3), 0), sg.ShapeError, r"kthvalue: k must lie in \[1, 3\], got 0"),)),
     OpCase("median", lambda x, dim: sg.median(x, dim).values, lower_median, lines, errors=(

@@ -21,7 +21,7 @@ from sparsegrad.ops.elementwise import add_p, cast, clone_p
 from sparsegrad.ops.index import put_rows_p
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import broadcast_p, cat_p, reshape_p
-from sparsegrad.ops.sparse_structure import coalesce, entries_p, split_dense
+from sparsegrad.ops.sparse_structure import add_rows_p, coalesce, entries_p, split_dense
 from sparsegrad.sparse_tensor import SparseTensor, wrap
 from sparsegrad.structure import plan
 from sparsegrad.structure.pattern import Pattern
@@ -84,8 +84,7 @@ def _merge(parts: list[SparseTensor]) -> SparseTensor:
     if dims == 1 and first.nnz == shape[0] and first.is_coalesced:  # full range: scatter
         values = first.values
         for part in parts[1:]:
-            rows = put_rows_p(part.values, index=part.row, n=shape[0])
-            values = add_p(values, rows)
+            values = add_rows_p(values, part.values, index=part.row)
         return wrap(values, first.pattern)
     if len(parts) == 1:
         listed = first

@@ -6,9 +6,10 @@ neither tensors nor ops.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, Protocol
 
 from sparsegrad.engine.mode import recording
@@ -39,7 +40,7 @@ FREED: Any = _Freed()  # stands where saved values were, after a backward pass u
 # and op: (source node, or the leaf tensor itself; output index; shape; dtype).
 Edge = tuple[Any, int, tuple[int, ...], Any]
 
-_next_seq = itertools.count().__next__
+next_seq = itertools.count().__next__
 
 
 class Node:
@@ -59,13 +60,18 @@ class Node:
     def __init__(self, edges: Sequence[Edge], saved: Any) -> None:
         self.edges = edges
         self.saved = saved
-        self.seq = _next_seq()
+        self.seq = next_seq()
         self.hooks = self.retains = self.out_versions = None
 
     @property
     def name(self) -> str:
         """Name of the op."""
         raise NotImplementedError
+
+    @property
+    def passes_g(self) -> bool:
+        """Whether its rules may return the memory of g itself."""
+        return False
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
@@ -142,7 +148,7 @@ def walk(
             slots = inbox.get(source)
             if slots is None:
                 inbox[source] = slots = [None] * source.n_out
-                heapq.heappush(heap, (-source.seq, source))
+                heappush(heap, (-source.seq, source))
             held = slots[index]
             if held is None:
                 slots[index] = [g, owned]
@@ -172,9 +178,7 @@ def walk(
             g = [None if held is None else algebra.settle(held[0]) for held in slots]
             g_owned = False
         edges = node.edges
-        wanted = None
-        if expand is not None:
-            wanted = [(id(e[0]), e[1]) in captured or e[0] in expand for e in edges]  # type: ignore[operator]
+        wanted = None if expand is None else expand[node]
         try:
             results = node.pull(g, wanted)
         except Exception as error:
@@ -192,7 +196,12 @@ def walk(
                 data = result.data
                 if data.shape != shape or data.dtype is not dtype:
                     result = conform(result, shape, dtype, node.name)
-            owned = algebra.fresh(result, g, g_owned, saved)
+            if isinstance(source, Node):
+                # What waits at a node is the engine's own after its first sum. Before, it matters
+                # only to rules that hand it on.
+                owned = source.passes_g and algebra.fresh(result, g, g_owned, saved)
+            else:
+                owned = algebra.fresh(result, g, g_owned, saved)
             if owned and len(edges) > 1:  # memory that two edges share is nobody's own
                 owned = algebra.alone(results, i)
             deliver(source, index, result, owned)
@@ -202,7 +211,7 @@ def walk(
         for (source, index), g in roots:
             deliver(source, index, g, False)
         while heap:
-            node = heapq.heappop(heap)[1]
+            node = heappop(heap)[1]
             slots = inbox.pop(node)
             if node.hooks is not None:
                 for index, hooks in node.hooks.items():
@@ -254,20 +263,23 @@ def _finish(
     return {}
 
 
-def _on_path(roots: Iterable[Any], targets: Sequence[Place]) -> set[Any]:
-    """Nodes from which a target can be reached through at least one edge."""
+def _on_path(roots: Iterable[Any], targets: Sequence[Place]) -> dict[Any, list[bool] | None]:
+    """Nodes from which a target can be reached, with the edges that matter: None if all do."""
     ends = {(id(source), index) for source, index in targets}
     stack = [source for source in roots if isinstance(source, Node)]
     reached = set(stack)
     while stack:
-        for source, *_ in stack.pop().edges:
+        for edge in stack.pop().edges:
+            source = edge[0]
             if isinstance(source, Node) and source not in reached:
                 reached.add(source)
                 stack.append(source)
-    expand: set[Any] = set()
-    for node in sorted(reached, key=lambda node: node.seq):  # inputs before what they feed
-        for source, index, *_ in node.edges:
-            if (id(source), index) in ends or (isinstance(source, Node) and source in expand):
-                expand.add(node)
-                break
+    expand: dict[Any, list[bool] | None] = {}
+    for node in sorted(reached, key=attrgetter("seq")):  # inputs before what they feed
+        wanted = [
+            (id(e[0]), e[1]) in ends or (isinstance(e[0], Node) and e[0] in expand)
+            for e in node.edges
+        ]
+        if True in wanted:
+            expand[node] = wanted if False in wanted else None
     return expand

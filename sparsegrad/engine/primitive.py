@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsegrad import backends, dtypes
-from sparsegrad.engine.graph import Node
+from sparsegrad.engine.graph import Node, next_seq
 from sparsegrad.engine.mode import recording
 from sparsegrad.engine.rules import (
     AUX,
@@ -80,7 +80,11 @@ class PrimitiveNode(Node):
         plan: Plan,
         versions: tuple[Any, ...] | None,
     ) -> None:
-        Node.__init__(self, edges, saved)
+        # What Node.__init__ does, without the call: one is made per op.
+        self.edges = edges
+        self.saved = saved
+        self.seq = next_seq()
+        self.hooks = self.retains = self.out_versions = None
         self.primitive = primitive
         self.plan = plan
         self.versions = versions
@@ -91,6 +95,10 @@ class PrimitiveNode(Node):
     @property
     def name(self) -> str:
         return self.primitive.name.removesuffix("_p")
+
+    @property
+    def passes_g(self) -> bool:
+        return self.primitive.passes_g
 
     def pull(self, g: Any, wanted: Any) -> list[Any]:
         plan = self.plan
@@ -105,34 +113,38 @@ class PrimitiveNode(Node):
                 _zeros(m, xp) if gi is None else gi for gi, m in zip(g, self.outs_meta, strict=True)
             ]
         results: list[Any] = [None] * len(self.edges)
+        dense = isinstance(g, _Tensor)
         for fn, slots, edges, joint, needs, sparse_g in plan.steps:
-            if joint:
-                live = [e is not None and (wanted is None or wanted[e]) for e in edges]
-                if not any(live):
-                    continue
-                args = [saved[s] for s in slots]
-                if needs:
-                    args.append(tuple(live))
-                for e, gi in zip(edges, fn(self._dense(g, sparse_g), *args), strict=True):
-                    if e is not None:
-                        results[e] = gi
+            if not joint:
+                edge = edges[0]
+                if edge is not None and (wanted is None or wanted[edge]):
+                    taken = g if dense or sparse_g else self._dense(g)
+                    results[edge] = fn(taken, *[saved[s] for s in slots])
                 continue
-            (edge,) = edges
-            if edge is not None and (wanted is None or wanted[edge]):
-                results[edge] = fn(self._dense(g, sparse_g), *[saved[s] for s in slots])
+            live = [e is not None and (wanted is None or wanted[e]) for e in edges]
+            if not any(live):
+                continue
+            args = [saved[s] for s in slots]
+            if needs:
+                args.append(tuple(live))
+            taken = g if dense or sparse_g else self._dense(g)
+            for e, gi in zip(edges, fn(taken, *args), strict=True):
+                if e is not None:
+                    results[e] = gi
         return results
 
-    def _dense(self, g: Any, sparse_g: bool) -> Any:
-        """`g` itself, or made dense (an event) for a rule that cannot take a sparse one."""
-        if sparse_g or isinstance(g, _Tensor):
-            return g
+    def _dense(self, g: Any) -> Any:
+        """`g` made dense (an event) for a rule that cannot take a sparse one."""
         if type(g) is list:
             return [gi if isinstance(gi, _Tensor) else gi._densify(self.name) for gi in g]
         return g._densify(f"backward of {self.name}")
 
     def _check_versions(self, tensors: tuple[int, ...], saved: Any) -> None:
         for k, slot in enumerate(tensors):
-            for i, t in enumerate(saved[slot] if type(saved[slot]) is tuple else (saved[slot],)):
+            held = saved[slot]
+            if type(held) is not tuple and getattr(held, "_version", None) is None:
+                continue
+            for i, t in enumerate(held if type(held) is tuple else (held,)):
                 version = getattr(t, "_version", None)
                 if version is not None and version.n != self._expected(k, i):
                     raise GraphError(
@@ -178,6 +190,7 @@ class Primitive:
         aux: tuple[str, ...] = (),
         outputs: tuple[str, ...] = (),
         view: bool = False,
+        passes_g: bool = False,
         promote: str = "same",
     ) -> None:
         if promote not in ("same", "float", "none"):
@@ -199,6 +212,8 @@ class Primitive:
         self.sparse: Callable[..., Any] | None = None
         self._plans: dict[tuple[int, int], Plan | None] = {}
         self._plain = not aux and not outputs
+        self._simple = self._plain and not view and self._takes_xp
+        self.passes_g = view or passes_g
         if self.name in registry:
             raise TypeError(f"primitive {self.name} is defined twice")
         registry[self.name] = self
@@ -234,6 +249,18 @@ class Primitive:
 
     # ---- the call ------------------------------------------------------------------------------
     def __call__(self, *args: Any, **static: Any) -> Any:
+        if self._simple and len(args) == 2 and not static:  # most ops of most programs
+            a, b = args
+            if isinstance(a, _Tensor) and isinstance(b, _Tensor):
+                x, y = a.data, b.data
+                dtype = x.dtype
+                if dtype is y.dtype and dtype.kind == "f" and type(x) is np.ndarray is type(y):
+                    needs = a._requires_grad + 2 * b._requires_grad
+                    return self._finish(args, static, needs, np, (x, y))
+        return self._general(args, static)
+
+    def _general(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
+        """Any inputs: their dtypes promoted, their device found."""
         tensor_type = _Tensor
         arrays: list[Any] = []
         needs = 0
@@ -273,6 +300,12 @@ class Primitive:
                 static = {k: _moved(v, lib) for k, v in static.items()}
             if self._takes_xp:
                 lib = lib.xp
+        return self._finish(args, static, needs, lib, arrays)
+
+    def _finish(
+        self, args: tuple[Any, ...], static: dict[str, Any], needs: int, lib: Any, arrays: Any
+    ) -> Any:
+        """Run the forward, and record it if an input needs a gradient."""
         try:
             result = self.forward(lib, *arrays, **static)
         except SparsegradError:
@@ -286,11 +319,11 @@ class Primitive:
             if type(result) is not np.ndarray and isinstance(result, np.generic):
                 result = np.asarray(result)
             if needs and recording.get() and result.dtype.kind in "fc":
-                out = self._record(args, static, needs, (result,), ())[0]
+                out = self._record(args, static, needs, (result,), ())
             else:
                 out = _make(result, None, 0)
             if self.view:
-                self._share_version(args[0], first, out)
+                self._share_version(args[0], out)
             return out
         n = len(self.outputs) or 1
         outs = tuple(np.asarray(r) if isinstance(r, np.generic) else r for r in result[:n])
@@ -302,7 +335,7 @@ class Primitive:
 
     def _record(
         self, args: Any, static: dict[str, Any], needs: int, outs: tuple[Any, ...], aux: Any
-    ) -> tuple[Any, ...]:
+    ) -> Any:
         if len(args) < len(self.inputs):  # optional inputs that were left out
             args = (*args, *(None,) * (len(self.inputs) - len(args)))
         key = (len(args), needs)
@@ -311,13 +344,13 @@ class Primitive:
         except KeyError:
             plan = self._plans[key] = make_plan(self, *key)
         if plan is None:
-            return tuple(_make(r, None, 0) for r in outs)
+            made = tuple(_make(r, None, 0) for r in outs)
+            return made[0] if self._plain else made
         edges = []
         for i in plan.inputs:
             a = args[i]
-            node = a._node
             data = a.data
-            edges.append((a if node is None else node, a._index, data.shape, data.dtype))
+            edges.append((a._node or a, a._index, data.shape, data.dtype))
         saved = []
         for kind, which in plan.saves:
             if kind == INPUT:
@@ -336,6 +369,8 @@ class Primitive:
                 saved.append(tuple(_meta(a) for a in args))
         versions = _versions(saved, plan.tensors) if plan.tensors else None
         node = PrimitiveNode(edges, saved, self, plan, versions)
+        if self._plain:
+            return _make(outs[0], node, 0)
         if len(outs) == 1:
             return (_make(outs[0], node, 0),)
         node.n_out = len(outs)
@@ -368,9 +403,9 @@ class Primitive:
             a.astype(dtype, copy=False) if hasattr(a, "dtype") else a for a in arrays
         ]  # Python numbers stay: they never widen an array that has the result's dtype
 
-    def _share_version(self, source: Any, array: Any, out: Any) -> None:
+    def _share_version(self, source: Any, out: Any) -> None:
         """A view shares the in-place counter of what it looks into."""
-        if _owner(out.data) is _owner(array):
+        if _owner(out.data) is _owner(source.data):
             out._version = source._counter()
 
     def _same_device(self, args: Any, static: dict[str, Any]) -> None:
@@ -451,6 +486,8 @@ def primitive(forward: Any = None, **options: Any) -> Any:
     aux: names of residuals returned after the outputs: saved for rules, not differentiated.
     outputs: names of the outputs where there are several.
     view: the output may share memory with the first input (in-place counters are then shared).
+    passes_g: a rule may return the memory of g itself, as rules of views do: the gradient need not
+        be copied again then.
     promote: "same" brings inputs to one dtype, "float" also makes integers floating point,
         "none" leaves them.
     """

@@ -97,7 +97,7 @@ spread_p.defvjp(x=lambda g, index, axis: pick_p(g, index=index, axis=axis))
 
 
 # ---- rows by index: where row-sparse gradients start -------------------------------------------
-@primitive(promote="none")
+@primitive(promote="none", passes_g=True)
 def take_p(xp: Any, x: Any, *, index: Any, sparse: bool = False, skip: int | None = None) -> Any:
     """Rows x[index]: x (n, *D), index (e,) -> (e, *D). Indices must be in range.
 

@@ -389,12 +389,9 @@ def _profiled_call(self: Primitive, *args: Any, **static: Any) -> Any:
 
 
 def _profiled_cached(self: Core, key: Any, build: Callable[[], Any]) -> Any:
-    try:
-        return self._cache[key]
-    except KeyError:
-        held = _watching()
-        if held is None:
-            return _cached(self, key, build)
+    held = None if key in self._cache else _watching()
+    if held is None:
+        return _cached(self, key, build)
     label = key
     while type(label) is tuple:
         label = label[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,45 @@ def test_in_place(device: str) -> None:
     x.add_(sg.ones(3, device=device)).mul_(2)
     assert x.tolist() == [2.0, 12.0, 2.0]
     assert x.fill_(4).zero_().tolist() == [0, 0, 0]
+
+
+def test_what_a_pattern_caches_is_waited_for_on_other_streams(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cupy = sg.backends.for_device(device).xp
+    waited: list[Any] = []
+    wait = type(cupy.cuda.Stream.null).wait_event
+    monkeypatch.setattr(
+        cupy.cuda.Stream, "wait_event", lambda s, e: waited.append(e) or wait(s, e), raising=False
+    )
+    A = matrix(device=device)
+    built = A.to("csr")
+    assert A.to("csr").pattern.core is built.pattern.core
+    assert not waited  # one stream is in order by itself
+    with cupy.cuda.Stream(non_blocking=True):
+        again = A.to("csr").values.tolist()
+    assert waited
+    assert again == built.values.tolist()
+    A.pattern.drop_caches()
+    assert not A.pattern.core._marks
+
+
+def test_slow_paths_say_so_once(device: str) -> None:
+    from sparsegrad.backends import cuda
+
+    cuda._warn_once.cache_clear()
+    A, x = matrix(device=device), sg.ones(3, 2, dtype="float16", device=device)
+    with pytest.warns(sg.SparseEfficiencyWarning, match="spmm on CUDA: heads and dtypes other"):
+        A.to("float16") @ x
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        A.to("float16") @ x
+
+
+def test_out_of_memory_names_the_op(device: str) -> None:
+    x = sg.ones(1 << 22, device=device)
+    with pytest.raises(MemoryError, match=r"add: .*Tensor\(4194304, 1\) float32"):
+        x.reshape(-1, 1) + x.reshape(1, -1)
 
 
 # ---- indices are checked when something next waits ---------------------------------------------

@@ -45,6 +45,14 @@ class Backend:
         """The array in host memory."""
         return np.asarray(array)
 
+    def mark(self) -> Any:
+        """This moment in the work of the device, for `wait`; None where work is done when a call
+        returns."""
+        return None
+
+    def wait(self, mark: Any) -> None:
+        """Let work that is queued from now on come after what was queued before `mark`."""
+
     # ---- dense sums that need a wider accumulator ----------------------------------------------
     def sum(self, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
         """Sum over `axis`; float16 is summed in float32."""

@@ -74,6 +74,15 @@ class Cuda(Backend):
         raise_pending()
         return host
 
+    def mark(self) -> Any:
+        stream = cupy.cuda.get_current_stream()
+        return stream.ptr, stream.record(cupy.cuda.Event(disable_timing=True))
+
+    def wait(self, mark: Any) -> None:
+        stream = cupy.cuda.get_current_stream()
+        if stream.ptr != mark[0]:  # on the device: the host goes on
+            stream.wait_event(mark[1])
+
     def erf(self, x: Array) -> Array:
         from cupyx.scipy.special import erf
 

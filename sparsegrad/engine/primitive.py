@@ -310,7 +310,9 @@ class Primitive:
             result = self.forward(lib, *arrays, **static)
         except SparsegradError:
             raise
-        except MemoryError as error:
+        except (MemoryError, RuntimeError) as error:  # CuPy without its pool raises the latter
+            if not isinstance(error, MemoryError) and "MemoryAllocation" not in str(error):
+                raise
             raise MemoryError(self._complain(args, str(error) or "out of memory")) from error
         except (ValueError, TypeError, IndexError, OverflowError) as error:
             self._same_device(args, static)

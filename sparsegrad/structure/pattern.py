@@ -53,7 +53,7 @@ class Core:
     kind "csr"/"csc": arrays = (indptr over the rows/columns, ids of the other dimension).
     """
 
-    __slots__ = ("__weakref__", "_cache", "_lock", "arrays", "kind", "nnz", "shape")
+    __slots__ = ("__weakref__", "_cache", "_lock", "_marks", "arrays", "kind", "nnz", "shape")
 
     def __init__(self, kind: Format, shape: tuple[int, ...], arrays: tuple[Array, ...]) -> None:
         self.kind: Format = kind
@@ -61,19 +61,28 @@ class Core:
         self.arrays = tuple(frozen(a) for a in arrays)
         self.nnz = int(arrays[-1].size) if arrays else 0
         self._cache: dict[Any, Any] = {}
+        self._marks: dict[Any, Any] = {}  # when a GPU will have built what is in the cache
         self._lock = threading.RLock()
         if settings.get().check_invariants:
             self.validate()
 
     def cached(self, key: Any, build: Callable[[], Any]) -> Any:
-        """The value under `key`, built once, published under a lock."""
+        """The value under `key`, built once, published under a lock. Work on another stream of a
+        GPU that reads it comes after the work that writes it."""
         try:
-            return self._cache[key]
+            value = self._cache[key]
         except KeyError:
             with self._lock:
                 if key not in self._cache:
-                    self._cache[key] = build()
-                return self._cache[key]
+                    value = build()
+                    mark = self.backend.mark()
+                    if mark is not None:
+                        self._marks[key] = mark
+                    self._cache[key] = value
+                value = self._cache[key]
+        if self._marks and (mark := self._marks.get(key)) is not None:
+            self.backend.wait(mark)
+        return value
 
     def validate(self) -> None:
         """PatternError unless every index lies in the shape and offsets rise from 0 to nnz."""
@@ -424,6 +433,7 @@ class Pattern:
         """Forget every derived array; they are rebuilt when needed."""
         with self.core._lock:
             self.core._cache.clear()
+            self.core._marks.clear()
 
     # ---- what ops and backends read ------------------------------------------------------------
     def rows(self) -> tuple[Array, Array, Array | None]:

@@ -35,9 +35,9 @@ def systems(d: Draw) -> Iterator[Sample]:
 def far(x: Any) -> Any:
     """x + 4 I, in the dtype of x."""
     n = x.shape[-1]
-    return x + (
-        4 * np.eye(n) if isinstance(x, np.ndarray) else sg.Tensor(4 * np.eye(n, dtype=x.dtype))
-    )
+    if isinstance(x, np.ndarray):
+        return x + 4 * np.eye(n)
+    return x + sg.Tensor(4 * np.eye(n, dtype=x.dtype), device=x.device)
 
 
 def spd(x: Any) -> Any:
@@ -50,7 +50,7 @@ def spread(x: Any) -> Any:
     ramp = np.diag(np.arange(n) * 3.0)
     if isinstance(x, np.ndarray):
         return x + np.swapaxes(x, -1, -2) + ramp
-    return x + x.mT + sg.Tensor(ramp.astype(x.dtype))
+    return x + x.mT + sg.Tensor(ramp.astype(x.dtype), device=x.device)
 
 
 def ref_solve(a: np.ndarray, b: np.ndarray) -> np.ndarray:

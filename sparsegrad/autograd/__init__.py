@@ -3,6 +3,7 @@
 from sparsegrad.autograd import accumulate
 from sparsegrad.autograd.checkpoint import checkpoint
 from sparsegrad.autograd.function import Function, FunctionContext
+from sparsegrad.autograd.functional import hessian, hvp, jacobian, jvp, vjp
 from sparsegrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from sparsegrad.engine.differentiate import backward, grad
 
@@ -16,4 +17,9 @@ __all__ = [
     "grad",
     "gradcheck",
     "gradgradcheck",
+    "hessian",
+    "hvp",
+    "jacobian",
+    "jvp",
+    "vjp",
 ]

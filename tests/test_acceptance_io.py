@@ -133,6 +133,23 @@ def test_ac_95_processes_exchange_every_layout():
         assert_same(pool.apply(copy.copy, (unsorted("coo").T,)), unsorted("coo").T)
 
 
+def test_ac_96_batches_of_sparse_samples_from_worker_processes():
+    """Two spawned workers make sparse samples, of several formats and counts of entries (none
+    too); the parent stacks them to one batch."""
+    dense = [np.eye(3, 4) * i for i in range(6)]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        samples = pool.map(sg.from_dense, dense)
+        csr = pool.map(operator.methodcaller("to", "csr"), samples)
+    assert samples[0].nnz == 0
+    for fmt, parts in (("coo", samples), ("csr", csr)):
+        assert [part.format for part in parts] == [fmt] * 6
+        batch = sg.stack([part.to("coo") for part in parts])
+        assert batch.shape == (6, 3, 4)
+        np.testing.assert_array_equal(batch.to_dense().numpy(), np.stack(dense))
+        rows = sg.cat(parts)
+        np.testing.assert_array_equal(rows.to_dense().numpy(), np.concatenate(dense))
+
+
 def test_ac_68_empty_lists_follow_the_values():
     for values in ([], np.zeros(0, np.float32), sg.zeros(0)):
         A = sg.coo([[], []], values, (2, 3))

@@ -145,3 +145,21 @@ def test_dense_ops_agree_with_the_cpu(case: OpCase, device: str) -> None:
     if case.name.partition("[")[0] in CUSOLVER and simulated():
         pytest.skip("the simulator has no cuSOLVER")
     compare(case, None, "float32", device, 1)
+
+
+# A million rows take the simulator seconds, so it runs some of these; a GPU runs all.
+HUGE = [p for p in SPARSE if p.values[0].huge is not None and p.values[1] == "coo"]
+
+
+@pytest.mark.parametrize(("case", "fmt"), HUGE)
+def test_nothing_is_densified_on_the_device(case: OpCase, fmt: str, device: str) -> None:
+    """10^6 x 10^6 with ten entries, forward and backward."""
+    if simulated() and [p.values[0] for p in HUGE].index(case) % 8:
+        pytest.skip("takes the simulator seconds: one in eight runs there")
+    call = Placed(device, case, case.huge(Draw(3)), fmt, "float32")
+    with sg.densify(budget=0, on_exceed="raise") as report:
+        leaves = call.leaves(requires_grad=True)
+        out = call.values(*leaves)
+        if out.requires_grad:
+            sg.grad(out, leaves, sg.ones_like(out), allow_unused=True)
+    assert report.events == []

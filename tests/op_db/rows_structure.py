@@ -23,7 +23,9 @@ def cube(d: Draw, *sizes: int, heads: tuple[int, ...] = ()) -> Iterator[Sparse]:
     cells = np.flatnonzero(d.rng.random(int(np.prod(sizes))) < 0.5)
     coords = np.array(np.unravel_index(cells, sizes))
     yield Sparse(coords, d.away(cells.size, *heads), sizes)
-    twice = np.concatenate((coords, coords[:, ::2]), axis=1)[:, d.rng.permutation(cells.size + -(-cells.size // 2))]
+    twice = np.concatenate((coords, coords[:, ::2]), axis=1)[
+        :, d.rng.permutation(cells.size + -(-cells.size // 2))
+    ]
     yield Sparse(twice, d.away(twice.shape[1], *heads), sizes)
     yield Sparse(np.zeros((len(sizes), 0), int), np.zeros((0, *heads)), sizes)
 
@@ -71,10 +73,22 @@ def indexed_cube(d: Draw) -> Iterator[Sample]:
     ids = np.array([1, 0, 1])
     for a in cube(d):
         for i in (
-            0, np.s_[1, :, 0], np.s_[:, ::-2], np.s_[..., 1], np.s_[0, 1, 1], np.s_[:, ids], np.s_[ids, :, ids],
-            (ids, ids), (0, slice(None), ids), (slice(None), ids, ids), (ids[:, None], ids, 1),
-            np.arange(12).reshape(3, 4) % 2 == 0, np.arange(24).reshape(3, 4, 2) % 3 == 0, np.s_[:, None, 1:, ids, None],
-            (ids, None, ids), (slice(None), ids.reshape(1, 3)),
+            0,
+            np.s_[1, :, 0],
+            np.s_[:, ::-2],
+            np.s_[..., 1],
+            np.s_[0, 1, 1],
+            np.s_[:, ids],
+            np.s_[ids, :, ids],
+            (ids, ids),
+            (0, slice(None), ids),
+            (slice(None), ids, ids),
+            (ids[:, None], ids, 1),
+            np.arange(12).reshape(3, 4) % 2 == 0,
+            np.arange(24).reshape(3, 4, 2) % 3 == 0,
+            np.s_[:, None, 1:, ids, None],
+            (ids, None, ids),
+            (slice(None), ids.reshape(1, 3)),
         ):
             yield (a,), {"i": i}
 
@@ -108,7 +122,10 @@ def cubes(**options: Any) -> Callable[[Draw], Iterator[Sample]]:
 def square(d: Draw, heads: tuple[int, ...] = (), low: float | None = None) -> Iterator[Sample]:
     for a in d.every_kind(4, 4, heads):
         if a.shape[0] == a.shape[1]:
-            yield (Sparse(a.coords, a.values if low is None else np.abs(a.values) + low, a.shape),), {}
+            yield (
+                (Sparse(a.coords, a.values if low is None else np.abs(a.values) + low, a.shape),),
+                {},
+            )
 
 
 def joined(d: Draw, axis: int) -> Iterator[Sample]:

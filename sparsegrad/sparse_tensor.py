@@ -214,8 +214,8 @@ class SparseTensor(Operators):
 
     @property
     def grad(self) -> SparseTensor | None:
-        """Gradient with respect to the matrix: on this pattern where entries are unique, else on its
-        coalesced pattern, each entry once. `A.values.grad` is per stored value."""
+        """Gradient with respect to the matrix: on this pattern where entries are unique, else on
+        its coalesced pattern, each entry once. `A.values.grad` is per stored value."""
         g = self.values.grad
         return None if g is None else self._on_pattern(g)
 

@@ -33,9 +33,14 @@ def _sources(entry: Any, pattern: Any) -> tuple[Any, Any, Any]:
         return none, none, none
     value = (entry * head.size + head).reshape(-1)
     element = (pattern.col.astype("int64")[entry] * place.size + place).reshape(-1)
-    if bool((entry >= 0).all()):
+    # Which rows are empty is the pattern's to know: asked once, not in every backward pass.
+    full = pattern.cached(
+        "no_empty_row",
+        lambda: bool((xp.diff(pattern.rows()[0]) > 0).all()),  # sync
+    )
+    if full:
         return None, value, element
-    kept = xp.flatnonzero(entry.reshape(-1) >= 0)
+    kept = xp.flatnonzero(entry.reshape(-1) >= 0)  # sync
     return kept, value[kept], element[kept]
 
 

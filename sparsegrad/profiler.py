@@ -389,7 +389,12 @@ def _profiled_call(self: Primitive, *args: Any, **static: Any) -> Any:
 
 
 def _profiled_cached(self: Core, key: Any, build: Callable[[], Any]) -> Any:
-    held = None if key in self._cache else _watching()
+    try:
+        value = self._cache[key]
+    except KeyError:
+        held = _watching()
+    else:  # the usual case costs what it costs without a profile
+        return _cached(self, key, build) if self._marks else value
     if held is None:
         return _cached(self, key, build)
     label = key

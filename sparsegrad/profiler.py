@@ -60,7 +60,8 @@ class profile:
 
     Blocks may be nested: the outer one has what the inner one saw. A block covers backward
     passes, hooks and whatever else runs inside it; other threads only if they run in a copy of its
-    context. An op costs about a microsecond more while it is open, nothing otherwise.
+    context. While it is open a dense op costs about a microsecond more, a sparse product up to two;
+    nothing otherwise.
 
     max_events: single calls that are kept for `export_chrome_trace`; later ones are only counted.
 

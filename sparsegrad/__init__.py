@@ -66,7 +66,7 @@ from sparsegrad.ops.unary import *  # noqa: F403
 from sparsegrad.ops.window import *  # noqa: F403
 from sparsegrad.policy import calibrate, should_use_sparse
 from sparsegrad.profiler import profile
-from sparsegrad.random import manual_seed
+from sparsegrad.random import get_rng_state, manual_seed, set_rng_state
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.structure import Pattern
 from sparsegrad.tensor import Tensor
@@ -94,6 +94,7 @@ __all__ = [
     "float32",
     "float64",
     "get_default_dtype",
+    "get_rng_state",
     "grad",
     "gradcheck",
     "gradgradcheck",
@@ -115,6 +116,7 @@ __all__ = [
     "result_type",
     "set_default_dtype",
     "set_grad_enabled",
+    "set_rng_state",
     "should_use_sparse",
     "uint8",
 ]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad.backends import joins, solvers
+from sparsegrad.backends.steps import Steps
 from sparsegrad.dtypes import accumulator
 from sparsegrad.errors import PatternError
 
@@ -26,8 +27,8 @@ Array = Any  # numpy.ndarray, or cupy.ndarray with the same API
 _CHUNK = 1 << 20
 
 
-class Backend:
-    """Array methods that NumPy's API lacks; pure-`xp` reference.
+class Backend(Steps):
+    """Array methods that NumPy's API lacks; pure-`xp` reference. Those of optimizers: `Steps`.
 
     Sizes: a pattern is (m, n) with nnz entries, H stands for any number of head dimensions,
     D for trailing dense ones.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparsegrad.backends.steps import AdagradFactors
 from sparsegrad.optim.optimizer import Optimizer
 
 __all__ = ["Adagrad", "RMSprop", "RowwiseAdagrad"]
@@ -42,6 +43,7 @@ class Adagrad(_Scaled):
     """
 
     positive = ("eps", "lr_decay", "initial_accumulator_value")
+    kernel = "adagrad"
 
     def __init__(
         self,
@@ -64,23 +66,9 @@ class Adagrad(_Scaled):
     def initial(self, name: str, group: dict[str, Any]) -> float:
         return group["initial_accumulator_value"]
 
-    def factors(self, group: dict[str, Any], step: int) -> Any:
+    def factors(self, group: dict[str, Any], step: int) -> AdagradFactors:
         rate = group["lr"] / (1 + (step - 1) * group["lr_decay"])
-        return rate, group["weight_decay"], group["eps"]
-
-    def update(self, xp: Any, factors: Any, p: Any, g: Any, *state: Any) -> None:
-        lr, weight_decay, eps = factors
-        (total,) = state
-        if weight_decay:
-            g = g + weight_decay * p
-        scratch = xp.empty_like(p)
-        xp.multiply(g, g, out=scratch)
-        total += scratch
-        xp.sqrt(total, out=scratch)
-        scratch += eps
-        xp.divide(g, scratch, out=scratch)
-        scratch *= lr
-        p -= scratch
+        return AdagradFactors(rate, group["weight_decay"], group["eps"])
 
 
 class RowwiseAdagrad(_Scaled):
@@ -102,6 +90,8 @@ class RowwiseAdagrad(_Scaled):
     (tensor([0.5, 0.5, 0.5, 0.5]), (1000,))
     """
 
+    kernel = "rowwise_adagrad"
+
     def __init__(
         self,
         params: Any,
@@ -120,18 +110,8 @@ class RowwiseAdagrad(_Scaled):
     def row_slots(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"sum": None}
 
-    def factors(self, group: dict[str, Any], step: int) -> Any:
-        return group["lr"], group["weight_decay"], group["eps"]
-
-    def update(self, xp: Any, factors: Any, p: Any, g: Any, *state: Any) -> None:
-        lr, weight_decay, eps = factors
-        (total,) = state
-        if weight_decay:
-            g = g + weight_decay * p
-        if g.size:
-            total += (g * g).mean(axis=tuple(range(1, g.ndim)))
-        scale = lr / (xp.sqrt(total) + eps)
-        p -= g * scale.reshape(-1, *(1,) * (p.ndim - 1))
+    def factors(self, group: dict[str, Any], step: int) -> AdagradFactors:
+        return AdagradFactors(group["lr"], group["weight_decay"], group["eps"])
 
 
 class RMSprop(_Scaled):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from sparsegrad.backends.steps import AdamFactors
 from sparsegrad.optim.optimizer import Optimizer
 
 __all__ = ["Adam", "AdamW"]
@@ -33,6 +34,8 @@ class Adam(Optimizer):
     >>> w.detach()
     tensor([0.5, 1.5], dtype=float64)
     """
+
+    kernel = "adam"
 
     def __init__(
         self,
@@ -64,45 +67,14 @@ class Adam(Optimizer):
     def row_slots(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"row_step": "int64"} if group["per_row_step"] else {}
 
-    def factors(self, group: dict[str, Any], step: int) -> Any:
+    def factors(self, group: dict[str, Any], step: int) -> AdamFactors:
         b1, b2 = group["betas"]
         corrections = 1 - b1**step, math.sqrt(1 - b2**step)
-        return b1, b2, group["lr"], corrections, group["eps"], self.shares(group)
+        return AdamFactors(b1, b2, group["lr"], *corrections, group["eps"], *self.shares(group))
 
     def shares(self, group: dict[str, Any]) -> tuple[float, float]:
         """How much of p joins the gradient, and what p is multiplied with beforehand."""
         return group["weight_decay"], 1.0
-
-    def update(self, xp: Any, factors: Any, p: Any, g: Any, *state: Any) -> None:
-        b1, b2, lr, (first, second), eps, (weight_decay, shrink) = factors
-        m, v, *row_step = state
-        if row_step:
-            row_step[0] += 1
-            t = row_step[0].reshape(-1, *(1,) * (p.ndim - 1)).astype(xp.float64)
-            first = (1 - b1**t).astype(p.dtype)
-            second = xp.sqrt(1 - b2**t).astype(p.dtype)
-        if shrink != 1:
-            p *= shrink
-        s = xp.empty_like(p)  # the one temporary: the gradient is the user's
-        if weight_decay:
-            xp.multiply(p, weight_decay, out=s)
-            s += g
-        else:
-            s[...] = g
-        # m += (1 - b1) (g - m) and v += (1 - b2) (g² - v) would need a second one.
-        s *= 1 - b1
-        m *= b1
-        m += s
-        xp.multiply(s, s, out=s)
-        s *= (1 - b2) / (1 - b1) ** 2
-        v *= b2
-        v += s
-        xp.sqrt(v, out=s)
-        s /= second
-        s += eps
-        xp.divide(m, s, out=s)
-        s *= lr / first
-        p -= s
 
 
 class AdamW(Adam):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends
+from sparsegrad.backends.steps import blocks
 from sparsegrad.engine.mode import enable_grad, no_grad
 from sparsegrad.errors import DtypeError, GraphError, ShapeError
 from sparsegrad.optim import rows
@@ -22,7 +23,7 @@ _MOST_RUNS = 1024
 
 
 class Optimizer:
-    """Base class. A subclass gives its defaults and defines `update`.
+    """Base class. A subclass gives its defaults and defines `slots`, `factors` and `update`.
 
     params: leaf tensors, dense or sparse, that require a gradient; or dicts {"params": [...],
         "lr": ...} whose other entries override the defaults for that group.
@@ -145,11 +146,18 @@ class Optimizer:
 
     def _step_one(self, p: Any, group: dict[str, Any]) -> None:
         target = _dense(p)
-        grad = target.grad
-        if grad is None:
+        if target._grad is None:
             return
-        where, g = self._where(grad, group)
-        late = group["decay"]
+        be, late = backends.for_array(target.data), group["decay"]
+        if self.kernel and late == "touched" and group["sparse"] != "dense":
+            grad = rows.pending(target._grad)
+            if grad is not None:
+                if len(grad.rows):
+                    factors, state = self._begin(p, target, group)
+                    getattr(be, f"{self.kernel}_rows")(factors, target.data, grad, *state)
+                    target._bump()
+                return
+        where, g = self._where(target.grad, group)
         if where is not None and not len(g) and late == "touched":
             return
         factors, state = self._begin(p, target, group)
@@ -161,19 +169,26 @@ class Optimizer:
             runs = [[1, self.idle(group)]]
             self._skip(p, others.nonzero()[0], *rows.missed(runs, np.zeros(1, int), 1))
         arrays = [target.data, *state]
-        xp = backends.for_array(target.data).xp
         if where is None:
-            for block in rows.blocks([arrays[0], g, *arrays[1:]], bool(self.row_slots(group))):
-                self.update(xp, factors, *block)
+            self._move(be, factors, arrays[0], g, *state)
         elif len(g):
             parts = [array[where] for array in arrays]
-            self.update(xp, factors, parts[0], g, *parts[1:])
+            self._move(be, factors, parts[0], g, *parts[1:])
             for array, changed in zip(arrays, parts, strict=True):
                 array[where] = changed
         if late == "catch_up":
             last = self.state[p]["last"].data
             last[... if where is None else where] = self.state[p]["step"]
         target._bump()
+
+    def _move(self, be: Any, factors: Any, *arrays: Any) -> None:
+        """One step on arrays p, g, *state."""
+        if self.kernel:
+            getattr(be, self.kernel)(factors, *arrays)
+            return
+        by_row = any(a.shape != arrays[0].shape for a in arrays)
+        for block in blocks(be.xp, list(arrays), by_row):
+            self.update(be.xp, factors, *block)
 
     def _where(self, grad: Any, group: dict[str, Any]) -> tuple[Any, Any]:
         """Which rows a step touches (None: all), and the gradient there."""
@@ -291,6 +306,7 @@ class Optimizer:
         return plan
 
     # ---- what a subclass says ------------------------------------------------------------------
+    kernel: str | None = None  # the method of a backend that is its step; None: `update`
     moved: tuple[str, ...] = ()  # slots that a step without gradient moves together with p
 
     def idle(self, group: dict[str, Any]) -> list[list[float]]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from sparsegrad import backends
+from sparsegrad.backends.steps import RowGradient
 from sparsegrad.sparse_tensor import SparseTensor
+from sparsegrad.structure import plan
+from sparsegrad.structure.pattern import Pattern
 
-__all__ = ["blocks", "live_rows", "missed", "touched", "touched_rows"]
-
-# Elements a step works on at a time: parameter, gradient, state and scratch stay in the cache.
-_BLOCK = 1 << 16
+__all__ = ["live_rows", "missed", "pending", "touched", "touched_rows"]
 
 
 # ---- where a gradient is not zero --------------------------------------------------------------
@@ -32,6 +31,25 @@ def touched(grad: SparseTensor) -> tuple[Any, Any]:
         live = xp.flatnonzero(live)
         coords, values = tuple(c[live] for c in coords), values[live]
     return coords[0] if len(coords) == 1 else coords, values
+
+
+def pending(grad: Any) -> RowGradient | None:
+    """A gradient of whole rows as it was accumulated, duplicates and unmerged terms included;
+    None for one that is dense, or of single elements.
+    """
+    parts = getattr(grad, "parts", [grad])
+    if not all(isinstance(part, SparseTensor) and part.sparse_dim == 1 for part in parts):
+        return None
+    if any(part.nnz == part.shape[0] for part in parts):
+        parts = [getattr(grad, "merged", lambda: grad)()]  # into those rows, nothing is sorted
+    pattern, values = parts[0].pattern, parts[0].values.data
+    if len(parts) > 1:
+        xp = backends.for_array(values).xp
+        rows = xp.concatenate([part.row for part in parts])
+        pattern = Pattern.coo([rows], pattern.shape, check=False, copy=False)
+        values = xp.concatenate([part.values.data for part in parts])
+    merged, perm, indptr = plan.coalesce(pattern)
+    return RowGradient(merged.coords[0], perm, indptr, values)
 
 
 def touched_rows(grad: SparseTensor) -> tuple[Any, Any]:
@@ -53,25 +71,6 @@ def live_rows(g: Any) -> Any:
     xp = backends.for_array(g).xp
     live = (g != 0).any(axis=tuple(range(1, g.ndim)))
     return None if bool(live.all()) else xp.flatnonzero(live)
-
-
-def blocks(arrays: list[Any], by_row: bool) -> Iterator[tuple[Any, ...]]:
-    """Views of equal parts of arrays, small enough for the cache: runs of rows, or of elements of
-    arrays of one shape."""
-    xp = backends.for_array(arrays[0]).xp
-    first = arrays[0]
-    if by_row:
-        arrays = [a.reshape(1) if a.ndim == 0 else a for a in arrays]
-        step = max(1, _BLOCK * len(arrays[0]) // max(1, first.size))
-    else:
-        step = _BLOCK
-    small = first.size <= _BLOCK or xp.__name__ != "numpy"
-    if small or not (by_row or all(a.flags.c_contiguous for a in arrays)):
-        yield tuple(arrays)
-        return
-    flat = arrays if by_row else [a.reshape(-1) for a in arrays]
-    for start in range(0, len(flat[0]), step):
-        yield tuple(a[start : start + step] for a in flat)
 
 
 # ---- steps that were missed --------------------------------------------------------------------

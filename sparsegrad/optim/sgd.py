@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparsegrad.backends.steps import SgdFactors
 from sparsegrad.optim.optimizer import Optimizer
 
 __all__ = ["SGD"]
@@ -33,6 +34,7 @@ class SGD(Optimizer):
 
     decays = ("touched", "all", "catch_up")
     moved = ("momentum_buffer",)
+    kernel = "sgd"
 
     def __init__(
         self,
@@ -69,28 +71,6 @@ class SGD(Optimizer):
             now = [1 - lr * weight_decay, -lr * momentum]
         return [now, [weight_decay, momentum]]
 
-    def factors(self, group: dict[str, Any], step: int) -> Any:
-        return group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]
-
-    def update(self, xp: Any, factors: Any, p: Any, g: Any, *state: Any) -> None:
-        lr, momentum, weight_decay, nesterov = factors
-        scratch = xp.empty_like(p)
-        if state:
-            (velocity,) = state
-            velocity *= momentum
-            velocity += g
-            if weight_decay:
-                velocity += xp.multiply(p, weight_decay, out=scratch)
-            if nesterov:
-                ahead = velocity * momentum
-                ahead += g
-                if weight_decay:
-                    ahead += scratch
-                xp.multiply(ahead, lr, out=scratch)
-            else:
-                xp.multiply(velocity, lr, out=scratch)
-        else:
-            xp.multiply(p, weight_decay, out=scratch)
-            scratch += g
-            scratch *= lr
-        p -= scratch
+    def factors(self, group: dict[str, Any], step: int) -> SgdFactors:
+        names = ("lr", "momentum", "weight_decay", "nesterov")
+        return SgdFactors(*(group[name] for name in names))

@@ -1,4 +1,4 @@
-"""Our own CUDA kernels: the sources, their instances, one checked launch, and their launch tables.
+"""Our own CUDA kernels: the sources, one checked launch, and the launch table of sddmm.
 
 `kernels/*.cu` are templates. Each instance is compiled when it is first used and kept on disk by
 CuPy. Parameters are read from the source, so `launch` can check every argument by name; nothing
@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
+from sparsegrad.backends.cuda_instances import INSTANCES
 from sparsegrad.errors import DtypeError, ShapeError
 
 __all__ = [
@@ -85,52 +85,11 @@ def source(family: str) -> str:
     )
 
 
-def _product(*choices: Iterable[Any]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(map(str, chosen)) for chosen in product(*choices))
-
-
-_INDEX = ("int", "long long")
-_KEY = ("unsigned int", "unsigned long long")
-_VALUE = ("float", "double", "__half", "__nv_bfloat16", "int", "long long")
-
-
-def _widths(ctype: str, all_of_them: bool) -> tuple[int, ...]:
-    """Elements a load: those that fill 16 bytes, and then the halves down to 1, or only 1."""
-    full = 16 // _DTYPES[ctype].itemsize
-    steps = tuple(full >> i for i in range(full.bit_length()))
-    return steps if all_of_them else (full, 1)
-
-
-_INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
-    "sddmm": {
-        "sg_sddmm": tuple(
-            instance
-            for value in _VALUE[:4]
-            for instance in _product((value,), _INDEX, _widths(value, True))
-        ),
-    },
-    "coalesce": {
-        "sg_coalesce_check": _product(_INDEX),
-        "sg_coalesce_pack": _product(_KEY, _INDEX),
-        "sg_coalesce_flag": _product(_KEY, _INDEX),
-        "sg_coalesce_flag_wide": _product(_INDEX),
-        "sg_coalesce_scatter": _product(_INDEX),
-        "sg_coalesce_sum": _product(_VALUE, _INDEX),
-        "sg_coalesce_sum_rows": tuple(
-            instance
-            for value in _VALUE
-            for instance in _product((value,), _INDEX, _widths(value, False))
-        ),
-        "sg_coalesce_join": _product(_VALUE, _INDEX),
-    },
-}
-
-
 def instances() -> dict[str, list[str]]:
     """For each file of `kernels/`, the name expressions of all its template instances."""
     return {
         family: [_expression(name, args) for name, all_args in kernels.items() for args in all_args]
-        for family, kernels in _INSTANCES.items()
+        for family, kernels in INSTANCES.items()
     }
 
 
@@ -190,7 +149,7 @@ class Kernel:
     __slots__ = ("_function", "expression", "family", "parameters")
 
     def __init__(self, family: str, name: str, args: tuple[str, ...]) -> None:
-        if args not in _INSTANCES[family][name]:
+        if args not in INSTANCES[family][name]:
             raise DtypeError(f"kernel {name}: there is no instance for <{', '.join(args)}>")
         template, parameters = _signatures(family)[name]
         types = dict(zip(template, args))

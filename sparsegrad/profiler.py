@@ -8,6 +8,7 @@ closed the originals are back, so a program without a profile pays nothing.
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -37,6 +38,8 @@ _NESTED = 10_000  # events that one event in progress may have called
 # Index work and ops that only change how the same entries are stored.
 _CONVERSIONS = frozenset(("perm", "inverse", "moves", "coords", "indptr"))
 _CONVERTING_OPS = frozenset(("reorder", "put_entries", "entries"))
+# Static arguments that are the pattern of the result, where it is not called "pattern".
+_PLACES = {"spgemm_p": "product", "spgemm_masked_p": "mask"}
 
 
 @dataclass(slots=True)
@@ -60,8 +63,8 @@ class profile:
 
     Blocks may be nested: the outer one has what the inner one saw. A block covers backward
     passes, hooks and whatever else runs inside it; other threads only if they run in a copy of its
-    context. While it is open a dense op costs about a microsecond more, a sparse product up to two;
-    nothing otherwise.
+    context. While it is open an op costs less than a microsecond more, nothing otherwise; what was
+    recorded is counted when it is looked at, or when there are `max_events`.
 
     max_events: single calls that are kept for `export_chrome_trace`; later ones are only counted.
 
@@ -79,8 +82,9 @@ class profile:
         self.seconds = 0.0  # that the block was open
         self._pending: deque[tuple[Any, ...]] = deque()  # events that no statistic has yet
         self._kept: list[tuple[Any, ...]] = []
-        self._stats: dict[tuple[str, str], OpStats] = {}
+        self._stats: dict[tuple[Any, bool], OpStats] = {}
         self._patterns: dict[tuple[Any, ...], int] = {}  # pattern -> bytes of an element
+        self._dense: dict[tuple[Any, ...], float] = {}  # kind of call -> microseconds, if dense
         self._done: dict[int, list[tuple[int, int]]] = {}  # thread -> (start, spent) of events
         self._merged = [0, 0]  # entries in, entries out
         self._products = [0.0, 0.0]  # microseconds of spmm, and of dense products by the table
@@ -102,7 +106,8 @@ class profile:
         watcher.reset(token)
         _uninstall()
         self.seconds += (_clock() - start) / 1e9
-        self._fold()
+        if self._outer is not None:  # else counting waits until somebody looks
+            self._fold()
         self._open = self._outer = None
 
     # ---- what the engine tells -----------------------------------------------------------------
@@ -140,33 +145,44 @@ class profile:
                 del done[:-_NESTED]
         if self._outer is not None:
             self._outer._pending.extend(pending)
+            if len(self._outer._pending) > self._outer.max_events:
+                self._outer._fold()
 
     def _count(
-        self, what: Any, start: int, end: int, facts: Any, nbytes: int, dtype: Any, thread: int
+        self, what: Any, start: int, end: int, facts: Any, size: Any, dtype: Any, thread: int
     ) -> None:
-        kind, name = _named(what, facts)
         spent = own = end - start
         done = self._done.setdefault(thread, [])
         while done and done[-1][0] >= start:  # events end after those they contain
             own -= done.pop()[1]
         done.append((start, spent))
-        stats = self._stats.get((kind, name))
+        stats = self._stats.get((what, facts is True))
         if stats is None:
-            stats = self._stats[kind, name] = OpStats(name, kind)
+            kind, name = _named(what, facts)
+            stats = self._stats[what, facts is True] = OpStats(name, kind)
         stats.calls += 1
         stats.seconds += own / 1e9
-        stats.nbytes += nbytes
+        stats.nbytes += _nbytes(size, dtype)
         if type(facts) is int:
             stats.nnz += facts
-        elif type(facts) is tuple:
+        elif facts is not None and facts is not True:
             stats.nnz += facts[3]
-            seen, itemsize = facts[:4], dtype.itemsize if dtype is not None else 0
-            self._patterns[seen] = max(itemsize, self._patterns.get(seen, 0))
-            if name == "spmm":
-                rows, cols = facts[2][::-1] if facts[4] else facts[2]
-                width = nbytes // max(itemsize * rows, 1)
+            key = what, facts, size, dtype
+            dense = self._dense.get(key)
+            if dense is None:
+                dense = self._dense[key] = self._weigh(*key)
+            if dense:
                 self._products[0] += own / 1e3
-                self._products[1] += cost.dense_cost((rows, cols), width, 1, False)
+                self._products[1] += dense
+
+    def _weigh(self, what: Any, facts: Any, size: Any, dtype: Any) -> float:
+        """A kind of call that is new: note its pattern; microseconds of the dense product by the
+        cost table if it is a sparse one, else 0."""
+        itemsize = dtype.itemsize if dtype is not None else 0
+        self._patterns[facts] = max(itemsize, self._patterns.get(facts, 0))
+        if _named(what, facts)[1] != "spmm":
+            return 0.0
+        return cost.dense_cost(facts[2], math.prod(size[1:]), 1, False)
 
     @property
     def ops(self) -> list[OpStats]:
@@ -283,13 +299,13 @@ class profile:
         self._fold()
         pid = os.getpid()
         events = []
-        for what, start, end, facts, nbytes, _, thread in self._kept:
+        for what, start, end, facts, size, dtype, thread in self._kept:
             kind, name = _named(what, facts)
             nnz = facts if type(facts) is int else facts[3] if type(facts) is tuple else 0
             events.append({
                 "name": name, "cat": kind, "ph": "X", "pid": pid, "tid": thread,
                 "ts": start / 1e3, "dur": (end - start) / 1e3,
-                "args": {"nnz": nnz, "nbytes": nbytes},
+                "args": {"nnz": nnz, "nbytes": _nbytes(size, dtype)},
             })  # fmt: skip
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
@@ -304,6 +320,10 @@ def _named(what: Any, facts: Any) -> tuple[str, str]:
         return what
     name = what.name.removesuffix("_p")
     return _OP, f"{name} (sparse)" if facts is True else name
+
+
+def _nbytes(size: Any, dtype: Any) -> int:
+    return size if type(size) is int else math.prod(size) * dtype.itemsize
 
 
 def _drawn(names: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
@@ -334,9 +354,10 @@ def _drawn(names: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
 
 
 # ---- recording ---------------------------------------------------------------------------------
-# Events are (what, start, end, facts, nbytes, dtype, thread): a primitive, or (kind, name);
-# facts are those of the pattern it was called with, a number of entries, True for a call with
-# sparse arguments (what its rule calls is listed itself), or None. Tensors are not kept.
+# Events are (what, start, end, facts, size, dtype, thread): a primitive, or (kind, name); facts are
+# the summary of the pattern it was called with, a number of entries, True for a call with sparse
+# arguments (what its rule calls is listed itself), or None; size is the shape of the result, the
+# bytes of several, or 0. Tensors are not kept, and what takes time is left to `_fold`.
 _call = Primitive.__call__
 _cached = Core.cached
 _users = 0
@@ -366,25 +387,28 @@ def _profiled_call(self: Primitive, *args: Any, **static: Any) -> Any:
     if held is None:
         return _call(self, *args, **static)
     start = _clock()
-    out = _call(self, *args, **static)
+    # With static arguments `__call__` is `_general`, which takes them as they come here.
+    out = self._general(args, static) if static else _call(self, *args)
     end = _clock()
-    facts: Any = None
-    nbytes, dtype = 0, None
+    size: Any = 0
+    dtype = facts = None
     if type(out) is Tensor:
         data = out.data
-        nbytes, dtype = data.nbytes, data.dtype
+        size, dtype = data.shape, data.dtype
     elif type(out) is tuple:
-        nbytes = sum(t.data.nbytes for t in out)
+        size = sum(t.data.nbytes for t in out)
     if "pattern" in static and type(pattern := static["pattern"]) is Pattern:
-        core = pattern.core
-        facts = (id(core), core.kind, core.shape, core.nnz, pattern.transposed)
+        facts = pattern.core.summary
+    elif self.name in _PLACES:
+        facts = static[_PLACES[self.name]].core.summary
     elif type(args[0]) is not Tensor or type(args[-1]) is not Tensor:
         for a in args:
             if isinstance(a, SparseTensor):
-                facts, nbytes = True, 0
+                facts, size = True, 0
                 break
-    held._pending.append((self, start, end, facts, nbytes, dtype, _thread()))
-    if len(held._pending) > held.max_events:
+    pending = held._pending
+    pending.append((self, start, end, facts, size, dtype, _thread()))
+    if len(pending) > held.max_events:
         held._fold()
     return out
 

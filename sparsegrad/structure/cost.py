@@ -31,26 +31,26 @@ __all__ = [
 FORMATS = ("csr", "coo", "csc")
 MARGIN = 0.2
 
-# Measured with `sparsegrad.policy.calibrate()`; other machines differ, mostly by one factor that
-# all rows share, and the choice depends on ratios only.
+# The quietest of six runs of `sparsegrad.policy.calibrate()`; other machines differ, mostly by one
+# factor that all rows share, and the choice depends on ratios only.
 TABLE: dict[str, Any] = {
     "measured": "calibrate() on x86_64, 2 CPUs, float32, backend 'auto'",
     "csr": {
-        "first": [176.8, 0.05942, 0.05969],
-        "product": [21.87, 0.0007142, 3.744e-05],
-        "transposed": [24.04, 0.000809, 4.789e-05],
+        "first": [164.3, 0.05008, 0.03281],
+        "product": [27.06, 0.0007293, 2.718e-05],
+        "transposed": [29.02, 0.0008388, 3.12e-05],
     },
     "coo": {
-        "first": [132.4, 0.05569, 0.03134],
-        "product": [23.47, 0.0007933, 4.981e-05],
-        "transposed": [25.66, 0.0008136, 3.255e-05],
+        "first": [139.5, 0.04591, 0.02148],
+        "product": [27.03, 0.0008483, 3.356e-05],
+        "transposed": [27.87, 0.0008414, 3.224e-05],
     },
     "csc": {
-        "first": [163.0, 0.05758, 0.04263],
-        "product": [23.89, 0.0006465, 4.784e-05],
-        "transposed": [22.34, 0.0006741, 3.799e-05],
+        "first": [163.2, 0.05251, 0.0296],
+        "product": [27.29, 0.0007074, 3.263e-05],
+        "transposed": [26.25, 0.0006498, 2.773e-05],
     },
-    "dense": {"product": [5.044, 0.0, 1.207e-05]},
+    "dense": {"product": [5.545, 0.0, 1.217e-05]},
 }
 
 _held = TABLE

@@ -15,6 +15,7 @@ one core shares all index work.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 import weakref
 from collections.abc import Callable
@@ -42,6 +43,7 @@ __all__ = ["Core", "Pattern"]
 Format = Literal["coo", "csr", "csc"]
 Order = Literal["given", "row", "col"]
 
+_numbers = itertools.count()  # of cores, in the order in which they were made
 _SCARCE = 8  # lines an entry from which sorting costs less than a counter for each line
 _FLIP = {"coo": "coo", "csr": "csc", "csc": "csr", "row": "col", "col": "row", "given": "given"}
 
@@ -53,13 +55,16 @@ class Core:
     kind "csr"/"csc": arrays = (indptr over the rows/columns, ids of the other dimension).
     """
 
-    __slots__ = ("__weakref__", "_cache", "_lock", "_marks", "arrays", "kind", "nnz", "shape")
+    __slots__ = (
+        "__weakref__", "_cache", "_lock", "_marks", "arrays", "kind", "nnz", "shape", "summary"
+    )  # fmt: skip
 
     def __init__(self, kind: Format, shape: tuple[int, ...], arrays: tuple[Array, ...]) -> None:
         self.kind: Format = kind
         self.shape = shape
         self.arrays = tuple(frozen(a) for a in arrays)
         self.nnz = int(arrays[-1].size) if arrays else 0
+        self.summary = (next(_numbers), kind, shape, self.nnz)  # what a profile keeps of it
         self._cache: dict[Any, Any] = {}
         self._marks: dict[Any, Any] = {}  # when a GPU will have built what is in the cache
         self._lock = threading.RLock()

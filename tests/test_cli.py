@@ -81,10 +81,10 @@ def test_json(tmp_path):
     result = run("train", "gcn", "--epochs", 2, "--seeds", "3,4", "--lr", 0.02, "--json", file)
     assert result.exit_code == 0, result.output
     record = json.loads(file.read_text())
-    assert record["settings"] == {"epochs": 2, "hidden": 16, "lr": 0.02}
+    assert record["settings"] == {"epochs": 2, "patience": None, "hidden": 16, "lr": 0.02}
     assert [r["seed"] for r in record["runs"]] == [3, 4]
-    mean = sum(r["test_accuracy"] for r in record["runs"]) / 2
-    assert record["test_accuracy"]["mean"] == pytest.approx(mean)
+    mean = sum(r["test"]["accuracy"] for r in record["runs"]) / 2
+    assert record["test"]["accuracy"]["mean"] == pytest.approx(mean)
     assert str(tmp_path) not in file.read_text() and str(ROOT) not in file.read_text()
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
 

@@ -300,7 +300,7 @@ def test_loss_curves_agree_with_the_cpu(device: str) -> None:
             [row[name] for row in expected.history],
             rtol=1e-4,
         )
-    assert found.test_accuracy == pytest.approx(expected.test_accuracy, abs=0.05)
+    assert found.test["accuracy"] == pytest.approx(expected.test["accuracy"], abs=0.05)
 
 
 def test_a_training_step_never_waits_for_the_device(device: str) -> None:

@@ -1,0 +1,28 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+import typer
+
+from sparsegrad.cli.command import command
+from sparsegrad.cli.info import info
+from sparsegrad.cli.recipes import RECIPES
+
+__all__ = ["app"]
+
+COMMANDS = {"info": info}
+
+app = typer.Typer(
+    name="sparsegrad",
+    help="A sparse autograd engine: train a model, or say what is installed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+_train = typer.Typer(help="Train a model.", no_args_is_help=True, rich_markup_mode=None)
+for _name, _recipe in RECIPES.items():
+    _train.command(_name)(command(_name, _recipe))
+app.add_typer(_train, name="train")
+for _name, _function in COMMANDS.items():
+    app.command(_name)(_function)

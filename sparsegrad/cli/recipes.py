@@ -1,0 +1,34 @@
+"""Which recipes `sparsegrad train` knows.
+
+A recipe is `run(data, *, seed, device, epochs, ..., **loop) -> TrainingResult`; `loop` are keywords
+that it passes on to `sparsegrad.recipes.fit`, which gives it logs, plots and checkpoints. One that
+draws nothing has no `seed`, one without epochs no `loop`. Types and defaults of options are those
+of the function.
+"""
+
+from __future__ import annotations
+
+from sparsegrad import recipes
+from sparsegrad.cli.command import Recipe
+from sparsegrad.cli.data import NODES, one_of
+
+__all__ = ["RECIPES"]
+
+RECIPES = {
+    "gcn": Recipe(
+        recipes.train_gcn,
+        "A two-layer graph convolutional network (Kipf and Welling, ICLR 2017).",
+        data=one_of(NODES),
+        options={"hidden": "Width of the hidden layer.", "lr": "Learning rate of Adam."},
+    ),
+    "gat": Recipe(
+        recipes.train_gat,
+        "A two-layer graph attention network (Velickovic et al., ICLR 2018).",
+        data=one_of(NODES),
+        options={
+            "hidden": "Width of each head of the hidden layer.",
+            "heads": "Attention heads of the hidden layer.",
+            "lr": "Learning rate of Adam.",
+        },
+    ),
+}

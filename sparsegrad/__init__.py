@@ -47,6 +47,12 @@ from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
 from sparsegrad.ops.scan import *  # noqa: F403
 from sparsegrad.ops.scattering import *  # noqa: F403
+from sparsegrad.engine.anomaly import (
+    detect_anomaly,
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
+    set_detect_anomaly,
+)
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
 from sparsegrad.ops.sorting import *  # noqa: F403
@@ -104,6 +110,7 @@ __all__ = [
     "int8",
     "interop",
     "io",
+    "detect_anomaly",
     "is_grad_enabled",
     "linalg",
     "manual_seed",
@@ -119,8 +126,11 @@ __all__ = [
     "set_rng_state",
     "should_use_sparse",
     "uint8",
+    "is_anomaly_check_nan_enabled",
+    "is_anomaly_enabled",
 ]
 __all__ += create.__all__
 __all__ += errors.__all__
 __all__ += io.__all__
 __all__ += [name for family in ops.FAMILIES for name in family.__all__]
+    "set_detect_anomaly",

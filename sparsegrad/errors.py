@@ -5,6 +5,7 @@ from __future__ import annotations
 from numpy.linalg import LinAlgError
 
 __all__ = [
+    "AnomalyError",
     "ConvergenceWarning",
     "DensifyError",
     "DeviceError",
@@ -48,6 +49,10 @@ class PatternError(SparsegradError, ValueError):
 
 class SingularMatrixError(SparsegradError, LinAlgError):
     """A system of equations has no unique solution."""
+
+
+class AnomalyError(SparsegradError, RuntimeError):
+    """An op made a NaN while `detect_anomaly` was looking."""
 
 
 class ConvergenceWarning(UserWarning):

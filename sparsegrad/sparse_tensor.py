@@ -258,7 +258,14 @@ class SparseTensor(Operators):
 
         def on_values(g: Any) -> Any:
             result = hook(wrap(g, pattern))
-            return result.values if isinstance(result, SparseTensor) else result
+            if not isinstance(result, SparseTensor):
+                return result
+            if not pattern.same_as(result.pattern):
+                raise PatternError(
+                    f"hook: the gradient it returned lies on {result.pattern}, not on the pattern "
+                    f"{pattern} of the tensor"
+                )
+            return result.values
 
         return self.values.register_hook(on_values)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends, dtypes
+from sparsegrad.backends.quiet import quiet
 from sparsegrad.device import Device
 from sparsegrad.engine import differentiate
 from sparsegrad.engine import primitive as _primitive
@@ -355,7 +356,8 @@ class Tensor(DenseMethods, Operators):
         if backends.is_array(value):  # from another device, as in PyTorch's copy_
             value = _moved(value, backends.for_array(self.data))
         try:
-            self.data[index] = value
+            with quiet():
+                self.data[index] = value
         except (ValueError, TypeError) as error:
             raise ShapeError(f"{op}: {error}") from None
         self._bump()
@@ -546,7 +548,11 @@ def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
         dtype = array.dtype
         if (not array_like and dtype == np.float64) or (not array_like and array.size == 0):
             dtype = dtypes.get_default_dtype()
-    return array.astype(dtypes.as_dtype(dtype), copy=False)
+    dtype = dtypes.as_dtype(dtype)
+    if array.dtype == dtype:
+        return array
+    with quiet():
+        return array.astype(dtype)
 
 
 def _moved(data: Any, be: backends.Backend) -> Any:

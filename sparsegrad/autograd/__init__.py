@@ -5,6 +5,7 @@ from sparsegrad.autograd.checkpoint import checkpoint
 from sparsegrad.autograd.function import Function, FunctionContext
 from sparsegrad.autograd.functional import hessian, hvp, jacobian, jvp, vjp
 from sparsegrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from sparsegrad.engine.anomaly import detect_anomaly, set_detect_anomaly
 from sparsegrad.engine.differentiate import backward, grad
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "accumulate",
     "backward",
     "checkpoint",
+    "detect_anomaly",
     "grad",
     "gradcheck",
     "gradgradcheck",
@@ -21,5 +23,6 @@ __all__ = [
     "hvp",
     "jacobian",
     "jvp",
+    "set_detect_anomaly",
     "vjp",
 ]

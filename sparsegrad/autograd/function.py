@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from sparsegrad import dtypes
 from sparsegrad.engine.graph import Node
-from sparsegrad.engine.mode import no_grad, recording
+from sparsegrad.engine.mode import anomaly, no_grad, recording
 from sparsegrad.engine.primitive import Meta
 from sparsegrad.errors import GraphError
 from sparsegrad.sparse_tensor import SparseTensor, wrap
@@ -168,6 +169,9 @@ class Function:
         for r in results:
             if not isinstance(r, (Tensor, SparseTensor)):
                 raise TypeError(f"{cls.__name__}.forward: expected tensors, got {type(r).__name__}")
+        watch = anomaly.get()
+        if watch is not None:
+            watch.result(cls.__name__, args, results)
         if any(needs) and recording.get():
             results = _record(cls, ctx, args, results)
         ctx._saved = ()
@@ -199,7 +203,7 @@ def _record(cls: Any, ctx: Any, args: tuple[Any, ...], results: tuple[Any, ...])
     )
     outs = []
     for i, (array, pattern) in enumerate(zip(arrays, patterns, strict=True)):
-        if array.dtype.kind != "f":
+        if dtypes.kind(array.dtype) != "f":
             outs.append(results[i])
             continue
         values = _make(array, node, i)

@@ -12,8 +12,9 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, Protocol
 
-from sparsegrad.engine.mode import recording
-from sparsegrad.errors import GraphError
+from sparsegrad.backends.quiet import SILENT, restore, silence
+from sparsegrad.engine.mode import anomaly, recording
+from sparsegrad.errors import AnomalyError, GraphError
 
 __all__ = ["FREED", "Algebra", "Edge", "Node", "Version", "install_algebra", "walk"]
 
@@ -50,12 +51,15 @@ class Node:
     descending `seq` is a topological order.
     """
 
-    __slots__ = ("__weakref__", "edges", "hooks", "out_versions", "retains", "saved", "seq")
+    __slots__ = (
+        "__weakref__", "edges", "hooks", "origin", "out_versions", "retains", "saved", "seq"
+    )  # fmt: skip
 
     n_out: int
     hooks: dict[int, dict[int, Callable[[Cotangent], Any]]] | None  # per output
     retains: dict[int, Any] | None  # output index -> weakref of the tensor
     out_versions: dict[int, Version] | None  # counters of outputs that have one
+    origin: Any  # where it was called from: set in anomaly mode only
 
     def __init__(self, edges: Sequence[Edge], saved: Any) -> None:
         self.edges = edges
@@ -85,6 +89,11 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+
+def origin_of(node: Node) -> Any:
+    """Where the op was called from, if that was recorded."""
+    return getattr(node, "origin", None)
 
 
 # A place where cotangents arrive: (node, output index), or (leaf tensor, 0). Looked up by
@@ -179,11 +188,7 @@ def walk(
             g_owned = False
         edges = node.edges
         wanted = None if expand is None else expand[node]
-        try:
-            results = node.pull(g, wanted)
-        except Exception as error:
-            error.add_note(f"while differentiating {node.name}")
-            raise
+        results = node.pull(g, wanted) if watch is None else watch.pull(node, g, wanted)
         if not retain_graph:
             node.saved = FREED
         for i, (source, index, shape, dtype) in enumerate(edges):
@@ -206,7 +211,8 @@ def walk(
                 owned = algebra.alone(results, i)
             deliver(source, index, result, owned)
 
-    token = recording.set(create_graph)
+    watch = anomaly.get()
+    token, floats = recording.set(create_graph), silence(SILENT)
     try:
         for (source, index), g in roots:
             deliver(source, index, g, False)
@@ -230,9 +236,20 @@ def walk(
                         held[1] = False
                 if node not in expand:  # type: ignore[operator]
                     continue
-            visit(node, slots)
+            try:
+                visit(node, slots)
+            except AnomalyError:
+                raise  # it says where
+            except Exception as error:
+                origin = origin_of(node) or ""
+                error.add_note(f"while differentiating {node.name}{origin and f', which{origin}'}")
+                raise
+        if watch is not None:
+            for leaf, g, _ in leaves.values():
+                watch.leaf(leaf, g)
         return _finish(leaves, retained, captured, create_graph)
     finally:
+        restore(floats)
         recording.reset(token)
 
 
@@ -244,6 +261,11 @@ def _finish(
 ) -> dict[Key, Cotangent]:
     done = []
     for leaf, g, owned in leaves.values():
+        if leaf.data.shape != g.shape:
+            raise GraphError(
+                f"backward: a leaf has shape {leaf.data.shape}, its gradient {g.shape}: it was "
+                "given other data after the forward, by repattern_ for example"
+            )
         hooks = leaf._leaf_hooks()
         if hooks:
             g, owned = algebra.run_hooks(hooks, g), False

@@ -1,4 +1,4 @@
-"""Switches of the engine, one context variable each: recording, and the densify guard."""
+"""Switches of the engine, one context variable each: recording, anomaly mode, the densify guard."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 recording: ContextVar[bool] = ContextVar("sparsegrad_recording", default=True)
 
+
+# What anomaly mode looks at in this thread or task; `sparsegrad.engine.anomaly`.
+anomaly: ContextVar[Any] = ContextVar("sparsegrad_anomaly", default=None)
 
 # Who is told of densify events and merges of sparse terms: a profile, or nobody.
 watcher: ContextVar[Any] = ContextVar("sparsegrad_watcher", default=None)

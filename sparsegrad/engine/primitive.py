@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsegrad import backends, dtypes
+from sparsegrad.backends.quiet import SILENT, restore, silence
 from sparsegrad.engine.graph import Node, next_seq
 from sparsegrad.engine.mode import recording
 from sparsegrad.engine.rules import (
@@ -313,6 +314,7 @@ class Primitive:
         except (MemoryError, RuntimeError) as error:  # CuPy without its pool raises the latter
             if not isinstance(error, MemoryError) and "MemoryAllocation" not in str(error):
                 raise
+        token = silence(SILENT)
             raise MemoryError(self._complain(args, str(error) or "out of memory")) from error
         except (ValueError, TypeError, IndexError, OverflowError) as error:
             self._same_device(args, static)
@@ -326,6 +328,8 @@ class Primitive:
                 out = _make(result, None, 0)
             if self.view:
                 self._share_version(args[0], out)
+        finally:
+            restore(token)
             return out
         n = len(self.outputs) or 1
         outs = tuple(np.asarray(r) if isinstance(r, np.generic) else r for r in result[:n])

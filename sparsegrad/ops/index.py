@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends
+from sparsegrad.engine.mode import anomaly
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops.shape import _axis, as_argument, reshape_p, transpose
@@ -166,7 +167,7 @@ def _take_rows(op: str, x: Any, ids: Any, sparse: bool, skip: int | None) -> Any
     be = backends.for_array(x.data)
     flat = be.asarray(ids.reshape(-1))
     flat = flat.copy() if flat is ids or flat.base is not None else flat
-    be.check_indices(f"{op}: index", flat, x.shape[0], later=True)
+    be.check_indices(f"{op}: index", flat, x.shape[0], later=not anomaly.get())
     out = take_p(x, index=flat, sparse=sparse, skip=skip)
     return out if ids.ndim == 1 else reshape_p(out, shape=(*ids.shape, *x.shape[1:]))
 

@@ -197,6 +197,13 @@ def _traced_primitive_node(self: PrimitiveNode, *args: Any) -> None:
         self.origin = _caller(self.edges)
 
 
+_SWAPS: tuple[tuple[type, str, Any, Any], ...] = (
+    (Primitive, "_finish", _finish, _watched_finish),
+    (Node, "__init__", _node_init, _traced_node),
+    (PrimitiveNode, "__init__", _primitive_node_init, _traced_primitive_node),
+)
+
+
 def _switch(watch: _Watch | None) -> None:
     """Turn the mode on or off in this context."""
     global _users
@@ -205,13 +212,8 @@ def _switch(watch: _Watch | None) -> None:
     with _users_lock:
         _users += (watch is not None) - was
         on = _users > 0
-        Primitive._finish = _watched_finish if on else _finish  # type: ignore[method-assign]
-        inits: list[tuple[Any, Any, Any]] = [
-            (Node, _node_init, _traced_node),
-            (PrimitiveNode, _primitive_node_init, _traced_primitive_node),
-        ]
-        for cls, plain, traced in inits:
-            cls.__init__ = traced if on else plain
+        for cls, name, plain, watched in _SWAPS:
+            setattr(cls, name, watched if on else plain)
 
 
 # ---- public names ------------------------------------------------------------------------------

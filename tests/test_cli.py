@@ -89,6 +89,56 @@ def test_json(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
 
 
+def test_log(tmp_path):
+    file = tmp_path / "log.jsonl"
+    result = run("train", "gcn", "--epochs", 2, "--seeds", "0-1", "--log", file)
+    assert result.exit_code == 0, result.output
+    head, *rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert head["recipe"] == "gcn" and head["settings"]["epochs"] == 2
+    assert [(row["seed"], row.get("epoch")) for row in rows] == [
+        (0, 1), (0, 2), (0, None), (1, 1), (1, 2), (1, None),
+    ]  # fmt: skip
+    assert set(rows[0]) == {"seed", "epoch", "loss", "val_loss", "val_accuracy"}
+    assert set(rows[2]) == {"seed", "test", "best"}
+
+
+def test_plot(tmp_path):
+    image = pytest.importorskip("matplotlib.image", reason="pictures need the extra `plot`")
+    file = tmp_path / "curve.png"
+    result = run("train", "gat", "--epochs", 3, "--hidden", 2, "--seeds", "0-1", "--plot", file)
+    assert result.exit_code == 0, result.output
+    pixels = image.imread(file)
+    assert pixels.shape[0] > 300 and pixels.shape[1] > 600 and 0.5 < pixels.mean() < 1
+
+
+def test_resume(tmp_path):
+    """A run in two parts, and its log, are those of one."""
+    log, folder = tmp_path / "log.jsonl", tmp_path / "runs"
+    args = ("train", "gcn", "--seeds", "0-1", "--checkpoint", folder, "--log", log)
+    whole = run(*args[:4], "--epochs", 5)
+    assert run(*args, "--epochs", 3).exit_code == 0
+    assert {p.name for p in folder.iterdir()} == {"seed-0.safetensors", "seed-1.safetensors"}
+    refused = run(*args, "--epochs", 5)
+    assert refused.exit_code == 2 and "seed-0.safetensors exists" in refused.stderr
+    assert "lr = 0.01" in run(*args, "--resume", "--lr", 0.02).stderr
+    resumed = run(*args, "--epochs", 5, "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert resumed.stdout.splitlines()[:3] == whole.stdout.splitlines()[:3]
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [row["epoch"] for row in rows if "epoch" in row] == [1, 2, 3, 4, 5] * 2
+
+
+def test_interrupted(monkeypatch, tmp_path):
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sg.data, "sbm", interrupt)
+    result = run("train", "gcn", "--checkpoint", tmp_path)
+    assert result.exit_code == 130
+    assert result.stderr == "interrupted; the same command with --resume goes on\n"
+    assert run("train", "gcn").stderr == "interrupted\n"
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [
@@ -104,6 +154,10 @@ def test_json(tmp_path):
         (["--lr", "nan"], "--lr must be greater than 0"),
         (["--json", "no/such/folder/x.json"], "--json: the folder of"),
         (["--json", "."], "is a folder"),
+        (["--log", "no/such/folder/x.jsonl"], "--log: the folder of"),
+        (["--plot", "no/such/folder/x.png"], "--plot: the folder of"),
+        (["--resume"], "--resume needs --checkpoint"),
+        (["--save-every", "-1"], "--save-every must be at least 0"),
     ],
 )
 def test_errors_are_one_line(args, text, monkeypatch):

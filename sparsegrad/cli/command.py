@@ -71,6 +71,11 @@ def command(name: str, recipe: Recipe) -> Callable[..., None]:
             train(name, recipe.run, recipe.matrix, data, settings, surroundings)
         except (sg.SparsegradError, ValueError, OSError, ImportError) as error:
             fail(error)
+        except KeyboardInterrupt:
+            kept = given.get("checkpoint") is not None
+            advice = "; the same command with --resume goes on" if kept else ""
+            typer.echo(f"interrupted{advice}", err=True)
+            raise typer.Exit(130) from None
 
     signature = [
         _parameter("data", Annotated[str, typer.Option(help=recipe.data.help)], recipe.data.default)
@@ -117,6 +122,7 @@ def _checked(recipe: Recipe, settings: dict[str, Any], given: dict[str, Any]) ->
     defaults = inspect.signature(recipe.run).parameters
     for name, value in settings.items():
         _check_number("--" + name.replace("_", "-"), value, defaults[name].default)
+    _check_number("--save-every", given.get("save_every"), 0)
     seeds = given.get("seeds")
     chosen = parsed_seeds(seeds) if seeds is not None else [given.get("seed", 0)]
     if min(chosen) < 0:

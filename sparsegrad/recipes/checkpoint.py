@@ -32,6 +32,8 @@ class Checkpoint:
         if self.path.is_dir():
             raise ValueError(f"checkpoint: {self.path} is a folder, not a file")
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        for scratch in self.path.parent.glob(f"{self.path.name}.*.tmp"):
+            scratch.unlink(missing_ok=True)  # of a run that was killed while it wrote
 
     def save(self, progress: Mapping[str, Any], now: bool = False) -> None:
         """Write the parts, and `progress`; unless the last time was less than `every` seconds ago,

@@ -8,7 +8,22 @@
 tensor([9., 6.])
 """
 
-from sparsegrad import autograd, create, cuda, data, errors, interop, io, nn, ops, optim, policy
+import typing
+
+from sparsegrad import (
+    autograd,
+    create,
+    cuda,
+    data,
+    dtypes,
+    errors,
+    interop,
+    io,
+    nn,
+    ops,
+    optim,
+    policy,
+)
 from sparsegrad.autograd import Function, checkpoint, gradcheck, gradgradcheck
 from sparsegrad.config import config
 from sparsegrad.create import *  # noqa: F403
@@ -32,6 +47,12 @@ from sparsegrad.dtypes import (
     set_default_dtype,
     uint8,
 )
+from sparsegrad.engine.anomaly import (
+    detect_anomaly,
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
+    set_detect_anomaly,
+)
 from sparsegrad.engine.differentiate import grad
 from sparsegrad.engine.mode import densify, enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from sparsegrad.errors import *  # noqa: F403
@@ -47,12 +68,6 @@ from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
 from sparsegrad.ops.scan import *  # noqa: F403
 from sparsegrad.ops.scattering import *  # noqa: F403
-from sparsegrad.engine.anomaly import (
-    detect_anomaly,
-    is_anomaly_check_nan_enabled,
-    is_anomaly_enabled,
-    set_detect_anomaly,
-)
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
 from sparsegrad.ops.sorting import *  # noqa: F403
@@ -95,6 +110,7 @@ __all__ = [
     "cuda",
     "data",
     "densify",
+    "detect_anomaly",
     "enable_grad",
     "float16",
     "float32",
@@ -110,7 +126,8 @@ __all__ = [
     "int8",
     "interop",
     "io",
-    "detect_anomaly",
+    "is_anomaly_check_nan_enabled",
+    "is_anomaly_enabled",
     "is_grad_enabled",
     "linalg",
     "manual_seed",
@@ -122,15 +139,24 @@ __all__ = [
     "promote_types",
     "result_type",
     "set_default_dtype",
+    "set_detect_anomaly",
     "set_grad_enabled",
     "set_rng_state",
     "should_use_sparse",
     "uint8",
-    "is_anomaly_check_nan_enabled",
-    "is_anomaly_enabled",
 ]
 __all__ += create.__all__
 __all__ += errors.__all__
 __all__ += io.__all__
 __all__ += [name for family in ops.FAMILIES for name in family.__all__]
-    "set_detect_anomaly",
+
+if typing.TYPE_CHECKING:
+    from numpy import dtype as _dtype
+
+    bfloat16: _dtype
+else:
+
+    def __getattr__(name):  # what an extra brings, which may not be installed
+        if name == "bfloat16":
+            return dtypes.bfloat16
+        raise AttributeError(f"module 'sparsegrad' has no attribute {name!r}")

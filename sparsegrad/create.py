@@ -353,7 +353,7 @@ def normal(
     if size is not None:
         shape = _size("normal", (size,) if isinstance(size, int) else tuple(size))
     drawn = centre + spread * random.generator().standard_normal(shape)
-    if dtype is None and hasattr(mean, "dtype") and mean.dtype.kind == "f":
+    if dtype is None and hasattr(mean, "dtype") and dtypes.kind(mean.dtype) == "f":
         dtype = mean.dtype
     return Tensor(drawn, _float(dtype), requires_grad, device)
 

@@ -1,14 +1,19 @@
-"""Dtypes, and PyTorch's promotion rules in one function."""
+"""Dtypes, and PyTorch's promotion rules in one function.
+
+NumPy has no bfloat16: ml_dtypes adds it (extra `bf16`), as a dtype whose `kind` is "V". So the
+package asks `dtypes.kind(dtype)`, never `dtype.kind`, where a bfloat16 may come along.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sparsegrad.errors import DtypeError
 
 __all__ = [
+    "accumulator",
     "as_dtype",
     "bool_",
     "complex64",
@@ -21,6 +26,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "kind",
     "promote_types",
     "result_type",
     "set_default_dtype",
@@ -38,6 +44,40 @@ _RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 _default = float32
 
 
+def _bfloat16() -> np.dtype:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise DtypeError(
+            "bfloat16: NumPy has none; ml_dtypes has: pip install 'sparsegrad-engine[bf16]'"
+        ) from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+if TYPE_CHECKING:
+    bfloat16: np.dtype
+else:
+
+    def __getattr__(name):  # an AttributeError, so that hasattr() is an answer
+        if name != "bfloat16":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return _bfloat16()
+        except DtypeError as error:
+            raise AttributeError(str(error)) from None
+
+
+def kind(dtype: np.dtype) -> str:
+    """NumPy's letter for what a dtype holds: "b" bool, "u" and "i" integers, "f" floating point
+    (bfloat16 too), "c" complex.
+
+    >>> kind(float16), kind(uint8)
+    ('f', 'u')
+    """
+    letter = dtype.kind
+    return "f" if letter == "V" and dtype.name == "bfloat16" else letter
+
+
 def get_default_dtype() -> np.dtype:
     """The dtype of floating-point tensors made from Python numbers (float32 unless changed)."""
     return _default
@@ -46,11 +86,11 @@ def get_default_dtype() -> np.dtype:
 def set_default_dtype(dtype: Any) -> None:
     """Change the dtype that Python floats and float results of integer tensors take.
 
-    Raises DtypeError unless `dtype` is float16, float32 or float64.
+    Raises DtypeError unless `dtype` is floating point.
     """
     global _default
     dtype = as_dtype(dtype)
-    if dtype.kind != "f":
+    if kind(dtype) != "f":
         raise DtypeError(f"set_default_dtype: dtype must be floating point, got {dtype}")
     _default = dtype
 
@@ -63,26 +103,29 @@ def as_dtype(dtype: Any) -> np.dtype:
     """
     if dtype is float:
         return _default
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        return _bfloat16()
     try:
         dtype = np.dtype(dtype)
     except TypeError:
         raise DtypeError(f"dtype: {dtype!r} is not a dtype") from None
-    if dtype.kind not in _RANK or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+    if kind(dtype) not in _RANK or dtype.itemsize > (16 if dtype.kind == "c" else 8):
         raise DtypeError(f"dtype: {dtype} is not supported")
     return dtype.newbyteorder("=")
 
 
 def promote_types(a: np.dtype, b: np.dtype) -> np.dtype:
-    """The dtype that holds both, as in PyTorch: integer with float32 is float32.
+    """The dtype that holds both, as in PyTorch: integer with float32 is float32, float16 with
+    bfloat16 too.
 
     >>> promote_types(int64, float16), promote_types(uint8, int8)
     (dtype('float16'), dtype('int16'))
     """
     if a == b:
         return a
-    rank_a, rank_b = _RANK[a.kind], _RANK[b.kind]
+    rank_a, rank_b = _RANK[kind(a)], _RANK[kind(b)]
     if rank_a == rank_b or (3 in (rank_a, rank_b) and 2 in (rank_a, rank_b)):
-        dtype = np.promote_types(a, b)
+        dtype = np.promote_types(*map(accumulator, (a, b)) if "V" in (a.kind, b.kind) else (a, b))
         if _RANK[dtype.kind] != max(rank_a, rank_b):  # uint64 with a signed integer
             raise DtypeError(f"promotion: no integer dtype holds both {a} and {b}")
         return dtype
@@ -112,8 +155,8 @@ def result_type(*operands: Any) -> np.dtype:
     for held in groups:
         if result is None:
             result = held
-        elif held is not None and _RANK[held.kind] > _RANK[result.kind]:
-            if result.kind == "f":  # a complex number does not widen the float it meets
+        elif held is not None and _RANK[kind(held)] > _RANK[kind(result)]:
+            if kind(result) == "f":  # a complex number does not widen the float it meets
                 result = complex128 if result == float64 else complex64
             else:
                 result = promote_types(result, held)
@@ -133,5 +176,5 @@ def _scalar_dtype(x: bool | int | float | complex) -> np.dtype:
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
-    """The dtype in which sums of `dtype` are taken: float32 for float16, else itself."""
-    return float32 if dtype == float16 else dtype
+    """The dtype in which `dtype` is computed with: float32 for the 16-bit floats, else itself."""
+    return float32 if dtype.itemsize == 2 and kind(dtype) == "f" else dtype

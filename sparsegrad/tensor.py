@@ -126,8 +126,8 @@ class Tensor(DenseMethods, Operators):
         return self.data.size
 
     def is_floating_point(self) -> bool:
-        """Whether the dtype is float16, float32 or float64."""
-        return self.data.dtype.kind == "f"
+        """Whether the dtype is float16, bfloat16, float32 or float64."""
+        return dtypes.kind(self.data.dtype) == "f"
 
     # ---- autograd ------------------------------------------------------------------------------
     @property
@@ -137,7 +137,7 @@ class Tensor(DenseMethods, Operators):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if value and self.data.dtype.kind != "f":
+        if value and dtypes.kind(self.data.dtype) != "f":
             raise DtypeError(
                 f"requires_grad: only floating-point tensors have gradients, got {self.dtype}"
             )

@@ -11,10 +11,11 @@ import pytest
 
 import sparsegrad as sg
 from op_db import OP_DB, Draw, OpCase, Sparse
+from sparsegrad.dtypes import as_dtype
 from sparsegrad.engine.primitive import registry
 from sparsegrad.sparse_tensor import SparseTensor
 
-TOL = {"float16": 4e-3, "float32": 5e-5, "float64": 1e-9}
+TOL = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 5e-5, "float64": 1e-9}
 GRAD_TOL = {"float32": 5e-4, "float64": 2e-6}
 
 COLUMNS = [
@@ -57,7 +58,7 @@ class Call:
         self.args = [a.listed(fmt) if isinstance(a, Sparse) else a for a in args]
         self.static = {k: v.listed(fmt) if isinstance(v, Sparse) else v for k, v in static.items()}
         raw = [a.values if isinstance(a, Sparse) else a for a in self.args]
-        self.arrays = [np.asarray(a, dtype) for a in raw]
+        self.arrays = [np.asarray(a, as_dtype(dtype)) for a in raw]
 
     def sparse_args(self, leaves: list[sg.Tensor]) -> list[Any]:
         return [
@@ -120,12 +121,15 @@ def test_forward_matches_reference(case: OpCase, fmt: Any, dtype: str, backend: 
             np.testing.assert_array_equal(leaf.data, array)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(("case", "fmt"), [c for c in FORMATTED if c.values[0].order])
-def test_float16_accumulates_in_float32(case: OpCase, fmt: Any, backend: str) -> None:
-    for call in calls(case, fmt, "float16"):
+def test_half_precision_accumulates_in_float32(
+    case: OpCase, fmt: Any, dtype: str, backend: str
+) -> None:
+    for call in calls(case, fmt, dtype):
         out = call.op(*call.leaves())
-        assert out.dtype == np.float16
-        close(dense(out).astype(np.float64), call.reference(), 4e-3)
+        assert out.dtype == dtype
+        close(dense(out).astype(np.float64), call.reference(), case.tol.get(dtype, TOL[dtype]))
 
 
 @pytest.mark.parametrize(("case", "fmt"), FORMATTED)

@@ -16,7 +16,7 @@ import numpy as np
 
 from sparsegrad.backends import joins, solvers
 from sparsegrad.backends.steps import Steps
-from sparsegrad.dtypes import accumulator
+from sparsegrad.dtypes import accumulator, kind
 from sparsegrad.errors import PatternError
 
 __all__ = ["Backend"]
@@ -156,7 +156,7 @@ class Backend(Steps):
 
     def segment_max(self, values: Array, indptr: Array) -> Array:
         """Maxima of consecutive runs (s, *D); the lowest value of the dtype for an empty run."""
-        lowest = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
+        lowest = -np.inf if kind(values.dtype) == "f" else np.iinfo(values.dtype).min
         out = self.xp.full((indptr.size - 1, *values.shape[1:]), lowest, dtype=values.dtype)
         self.extreme_at(out, self.expand(indptr, len(values)), values, least=False)
         return out
@@ -300,7 +300,7 @@ def _chunks(n: int, width: int) -> list[slice]:
 
 
 def _worst(dtype: np.dtype, least: bool) -> Any:
-    if dtype.kind == "f":
+    if kind(dtype) == "f":
         return np.inf if least else -np.inf
     if dtype.kind == "b":
         return least

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from sparsegrad.backends import joins, nearly_full
 from sparsegrad.backends.base import Array, Backend
-from sparsegrad.dtypes import accumulator
+from sparsegrad.dtypes import accumulator, kind
 
 __all__ = ["Cpu"]
 
@@ -43,7 +43,7 @@ class Cpu(Backend):
         return np.argsort(key, kind="stable")
 
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
-        if out.ndim == 1 or out.dtype.kind not in "fc" or len(index) * out[:1].size < 4096:
+        if out.ndim == 1 or kind(out.dtype) not in "fc" or len(index) * out[:1].size < 4096:
             super().scatter_add(out, index, values)
             return
         # Rows: np.add.at is slow beyond one dimension; sort the few ids and sum their rows.
@@ -58,7 +58,7 @@ class Cpu(Backend):
         return self._reduceat(np.add, values, indptr, 0, dtype=accumulator(values.dtype))
 
     def segment_max(self, values: Array, indptr: Array) -> Array:
-        lowest = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
+        lowest = -np.inf if kind(values.dtype) == "f" else np.iinfo(values.dtype).min
         return self._reduceat(np.maximum, values, indptr, lowest)
 
     def _reduceat(

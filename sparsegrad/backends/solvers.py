@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparsegrad.dtypes import accumulator, kind
 from sparsegrad.errors import ConvergenceWarning, DtypeError, SingularMatrixError
 
 __all__ = ["Factor", "Options", "krylov", "triangular"]
@@ -29,9 +30,9 @@ class Options(NamedTuple):
 
 def _solver_dtype(op: str, dtype: np.dtype) -> np.dtype:
     """SuperLU computes in float32 and float64 (and their complex counterparts)."""
-    if dtype.kind not in "fc":
+    if kind(dtype) not in "fc":
         raise DtypeError(f"{op}: needs a floating-point dtype, got {dtype}")
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
+    return accumulator(dtype)
 
 
 class Factor:

@@ -255,7 +255,7 @@ class Primitive:
             if isinstance(a, _Tensor) and isinstance(b, _Tensor):
                 x, y = a.data, b.data
                 dtype = x.dtype
-                if dtype is y.dtype and dtype.kind == "f" and type(x) is np.ndarray is type(y):
+                if dtype is y.dtype and dtype.char in "fd" and type(x) is np.ndarray is type(y):
                     needs = a._requires_grad + 2 * b._requires_grad
                     return self._finish(args, static, needs, np, (x, y))
         return self._general(args, static)
@@ -290,8 +290,9 @@ class Primitive:
             bit += bit
         if first is None:
             return self._foreign(args, static)
-        if (not uniform or dtype.kind != "f" or complex_scalar) and self.promote != "none":
-            arrays = self._promoted(arrays)
+        narrow = None
+        if (not uniform or dtype.char not in "fd" or complex_scalar) and self.promote != "none":
+            arrays, narrow = self._promoted(arrays, first)
         if type(first) is np.ndarray and self._takes_xp:
             lib: Any = np
         else:
@@ -301,35 +302,43 @@ class Primitive:
                 static = {k: _moved(v, lib) for k, v in static.items()}
             if self._takes_xp:
                 lib = lib.xp
-        return self._finish(args, static, needs, lib, arrays)
+        return self._finish(args, static, needs, lib, arrays, narrow)
 
     def _finish(
-        self, args: tuple[Any, ...], static: dict[str, Any], needs: int, lib: Any, arrays: Any
+        self,
+        args: tuple[Any, ...],
+        static: dict[str, Any],
+        needs: int,
+        lib: Any,
+        arrays: Any,
+        narrow: np.dtype | None = None,
     ) -> Any:
         """Run the forward, and record it if an input needs a gradient."""
+        token = silence(SILENT)
         try:
             result = self.forward(lib, *arrays, **static)
+            if narrow is not None:
+                result = self._narrowed(result, narrow)
         except SparsegradError:
             raise
         except (MemoryError, RuntimeError) as error:  # CuPy without its pool raises the latter
             if not isinstance(error, MemoryError) and "MemoryAllocation" not in str(error):
                 raise
-        token = silence(SILENT)
             raise MemoryError(self._complain(args, str(error) or "out of memory")) from error
         except (ValueError, TypeError, IndexError, OverflowError) as error:
             self._same_device(args, static)
             raise self._explained(error, args) from error
+        finally:
+            restore(token)
         if self._plain:
             if type(result) is not np.ndarray and isinstance(result, np.generic):
                 result = np.asarray(result)
-            if needs and recording.get() and result.dtype.kind in "fc":
+            if needs and recording.get() and result.dtype.kind in "fcV":  # V: bfloat16
                 out = self._record(args, static, needs, (result,), ())
             else:
                 out = _make(result, None, 0)
             if self.view:
                 self._share_version(args[0], out)
-        finally:
-            restore(token)
             return out
         n = len(self.outputs) or 1
         outs = tuple(np.asarray(r) if isinstance(r, np.generic) else r for r in result[:n])
@@ -400,14 +409,28 @@ class Primitive:
             raise TypeError(self._complain(args, "needs at least one tensor"))
         return self(*converted, **static)
 
-    def _promoted(self, arrays: list[Any]) -> list[Any]:
-        operands = [a for a in arrays if a is not None]
-        dtype = dtypes.result_type(*operands)
-        if self.promote == "float" and dtype.kind not in "fc":
+    def _promoted(self, arrays: list[Any], first: Any) -> tuple[list[Any], np.dtype | None]:
+        """The arrays in one dtype, and that of the result if it may come out wider.
+
+        16-bit floats are for storage: what NumPy computes of them it computes in float32, rounded
+        once. CuPy's functions do so by themselves, and backends take them as they are.
+        """
+        dtype = dtypes.result_type(*[a for a in arrays if a is not None])
+        if self.promote == "float" and dtypes.kind(dtype) not in "fc":
             dtype = dtypes.get_default_dtype()
+        wide = dtypes.accumulator(dtype)
+        narrow = None if wide is dtype else dtype
+        if self._takes_xp and type(first) is np.ndarray:
+            dtype = wide
         return [
             a.astype(dtype, copy=False) if hasattr(a, "dtype") else a for a in arrays
-        ]  # Python numbers stay: they never widen an array that has the result's dtype
+        ], narrow  # Python numbers stay: they never widen an array that has the result's dtype
+
+    def _narrowed(self, result: Any, dtype: np.dtype) -> Any:
+        if self._plain:
+            return _narrow(result, dtype)
+        n = len(self.outputs) or 1
+        return (*[_narrow(r, dtype) for r in result[:n]], *result[n:])
 
     def _share_version(self, source: Any, out: Any) -> None:
         """A view shares the in-place counter of what it looks into."""
@@ -451,6 +474,10 @@ def describe(a: Any) -> str:
     if hasattr(a, "shape") and hasattr(a, "dtype"):
         return f"{type(a).__name__}{tuple(a.shape)} {a.dtype}"
     return repr(a) if type(a) in _SCALARS or a is None else type(a).__name__
+
+
+def _narrow(array: Any, dtype: np.dtype) -> Any:
+    return array.astype(dtype) if array.dtype.kind == "f" and array.dtype != dtype else array
 
 
 def _owner(array: Any) -> Any:

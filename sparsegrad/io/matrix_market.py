@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad import dtypes
 from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.io.files import FileError, opened, replaced
 from sparsegrad.sparse_tensor import SparseTensor
@@ -102,8 +103,8 @@ def mmwrite(
 
     if A.ndim != 2 or getattr(A, "dense_dim", 0):
         raise ShapeError(f"mmwrite: needs a matrix without dense dimensions, got shape {A.shape}")
-    if A.dtype == np.float16:
-        A = A.to("float32")
+    if (wide := dtypes.accumulator(A.dtype)) != A.dtype:
+        A = A.to(wide)
     elif A.dtype == np.bool_:
         A = A.to("int8")  # one entry for duplicates, which would count
     if isinstance(A, SparseTensor):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsegrad import ops
+from sparsegrad import dtypes, ops
 from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops.index import put_rows_p, take_p
 from sparsegrad.sparse_tensor import SparseTensor
@@ -52,7 +52,7 @@ def cross_entropy(
         raise TypeError("cross_entropy: logits must be dense, got a SparseTensor")
     logits = as_tensor(logits)
     target = target if isinstance(target, SparseTensor) else as_tensor(target)
-    soft = isinstance(target, SparseTensor) or target.dtype.kind == "f"
+    soft = isinstance(target, SparseTensor) or dtypes.kind(target.dtype) == "f"
     if logits.ndim != 2 or tuple(target.shape) != (logits.shape if soft else logits.shape[:1]):
         raise ShapeError(
             f"cross_entropy: expected logits (n, C) and target (n,) or (n, C), got "

@@ -269,7 +269,7 @@ class Module:
         tensors = [_dense(tensor) for tensor in held]
         if not is_device(target):
             target = dtypes.as_dtype(target)
-            if target.kind != "f":
+            if dtypes.kind(target) != "f":
                 raise DtypeError(f"to: a module takes floating-point dtypes, got {target}")
             tensors = [tensor for tensor in tensors if tensor.is_floating_point()]
         moved = [tensor.detach().to(target).data for tensor in tensors]
@@ -289,6 +289,10 @@ class Module:
     def half(self: M) -> M:
         """Parameters in float16."""
         return self.to(dtypes.float16)
+
+    def bfloat16(self: M) -> M:
+        """Parameters in bfloat16 (extra `bf16`)."""
+        return self.to("bfloat16")
 
     def float(self: M) -> M:
         """Parameters in float32."""

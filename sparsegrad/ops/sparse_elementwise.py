@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from sparsegrad import dtypes
 from sparsegrad.engine.primitive import Primitive
 from sparsegrad.errors import DensifyError, ShapeError
 from sparsegrad.ops import activations, unary
@@ -109,7 +108,7 @@ for _op in (dense.tanh_grad_p, dense.sigmoid_grad_p, dense.relu_grad_p, unary.cl
 @dense.cast_p.defsparse
 def _cast(x: Any, *, dtype: Any) -> Any:
     """Linear but for rounding, unless fractions are cut off or bools ("or") become numbers."""
-    old, new = x.dtype.kind, np.dtype(dtype).kind
+    old, new = dtypes.kind(x.dtype), dtypes.kind(dtypes.as_dtype(dtype))
     linear = old == new or (old in "iu" and new != "b") or not (old in "biu" or new in "biu")
     if not linear and not x.pattern.core.unique:
         x = coalesce(x)

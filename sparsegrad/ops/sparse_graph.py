@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparsegrad import dtypes
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import maximum, where
 from sparsegrad.ops.index import take_p
@@ -94,7 +95,7 @@ def gcn_norm(A: Any, self_loops: bool = True) -> Any:
         raise TypeError(f"gcn_norm: A must be a SparseTensor, got {type(A).__name__}")
     if A.sparse_dim != 2 or A.dense_dim or A.shape[0] != A.shape[1]:
         raise ShapeError(f"gcn_norm: A must be a square matrix, got shape {A.shape}")
-    if A.dtype.kind not in "fc":
+    if dtypes.kind(A.dtype) not in "fc":
         A = A.float()
     loops = add_self_loops(A) if self_loops else A
     degree = total(loops, dim=1)

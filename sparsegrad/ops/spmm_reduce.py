@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sparsegrad.dtypes import accumulator, get_default_dtype, result_type
+from sparsegrad.dtypes import accumulator, get_default_dtype, kind, result_type
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.ops.elementwise import cast_p
 from sparsegrad.ops.index import put_rows_p, take_p
@@ -75,7 +75,7 @@ def spmm_mean(values: Any, x: Any, pattern: Any) -> Any:
     xp = pattern.core.backend.xp
     count = xp.maximum(xp.diff(pattern.rows()[0]), 1).reshape(-1, *(1,) * (x.ndim - 1))
     dtype = result_type(values, x)
-    if dtype.kind not in "fc":  # sums of small integers would overflow
+    if kind(dtype) not in "fc":  # sums of small integers would overflow
         dtype = get_default_dtype()
     # A half-precision sum may overflow where its mean does not.
     wide = accumulator(dtype)

@@ -159,7 +159,7 @@ def std(
     square = var(wide, dim, correction, keepdim, unbiased=unbiased)
     zero = square == 0
     root = where(zero, 0, sqrt(where(zero, 1, square)))
-    return root if x.dtype.kind != "f" else cast(root, x.dtype)
+    return cast(root, x.dtype) if dtypes.kind(x.dtype) == "f" else root
 
 
 def std_mean(

@@ -92,17 +92,17 @@ square_p.defvjp(x=lambda g, x: g * (2 * x), sparse_g=True)
 # ---- rounding: steps, whose slope is 0 wherever they have one -----------------------------------
 @primitive
 def floor_p(xp: Any, x: Any) -> Any:
-    return xp.floor(x) if x.dtype.kind == "f" else x.copy()
+    return xp.floor(x) if dtypes.kind(x.dtype) == "f" else x.copy()
 
 
 @primitive
 def ceil_p(xp: Any, x: Any) -> Any:
-    return xp.ceil(x) if x.dtype.kind == "f" else x.copy()
+    return xp.ceil(x) if dtypes.kind(x.dtype) == "f" else x.copy()
 
 
 @primitive
 def trunc_p(xp: Any, x: Any) -> Any:
-    return xp.trunc(x) if x.dtype.kind == "f" else x.copy()
+    return xp.trunc(x) if dtypes.kind(x.dtype) == "f" else x.copy()
 
 
 @primitive

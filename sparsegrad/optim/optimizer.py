@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad import backends
+from sparsegrad import backends, dtypes
 from sparsegrad.backends.steps import blocks
 from sparsegrad.engine.mode import enable_grad, no_grad
 from sparsegrad.errors import DtypeError, GraphError, ShapeError
@@ -79,7 +79,7 @@ class Optimizer:
                     f"{self._name}: can only train leaves, got the result of {p.grad_fn} of shape "
                     f"{tuple(p.shape)}"
                 )
-            if p.dtype.kind != "f":
+            if dtypes.kind(p.dtype) != "f":
                 raise DtypeError(f"{self._name}: parameters are floating point, got {p.dtype}")
             if id(_dense(p)) in held:
                 raise ValueError(
@@ -385,7 +385,7 @@ class Optimizer:
             raise ValueError(
                 f"{self._name}: state {name} has shape {value.shape}, its parameter {p.shape}"
             )
-        dtype = p.dtype if value.dtype.kind == "f" else value.dtype
+        dtype = p.dtype if dtypes.kind(value.dtype) == "f" else value.dtype
         return Tensor(value.to(p.device).data.astype(dtype, copy=True))
 
     def _parameters(self) -> Iterator[Any]:

@@ -183,7 +183,9 @@ def ref_triangular(lower: bool, transpose: bool, unit: bool) -> Any:
 
 
 def precise(a: Any) -> dict[str, float]:
-    return {"rtol": {"float16": 1e-4, "float32": 1e-6, "float64": 1e-13}[str(a.dtype)]}
+    return {
+        "rtol": {"float16": 1e-4, "bfloat16": 1e-4, "float32": 1e-6, "float64": 1e-13}[str(a.dtype)]
+    }
 
 
 def symmetric(a: Any) -> Any:

@@ -37,6 +37,7 @@ static inline __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f);
 static inline __nv_bfloat16 __float2bfloat16_rn(float f) { return __nv_bfloat16(f); }
 static inline __nv_bfloat16 __double2bfloat16(double f) { return __nv_bfloat16((float)f); }
 static inline bool __hisnan(__nv_bfloat16 a) { return (float)a != (float)a; }
+static inline int __hisinf(__nv_bfloat16 a) { return __builtin_isinf_sign((float)a); }
 static inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 b) { return b.u; }
 static inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short u) {
   return __nv_bfloat16(__nv_bfloat16_raw{u});

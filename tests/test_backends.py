@@ -18,6 +18,7 @@ from sparsegrad.backends import cpu_jit, cpu_jit_launch
 from sparsegrad.backends.base import Backend
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit import CpuJit
+from sparsegrad.backends.steps import AdagradFactors, AdamFactors, RowGradient, SgdFactors
 from sparsegrad.errors import PatternError
 from sparsegrad.structure.pattern import Pattern
 
@@ -451,6 +452,88 @@ def test_check_indices(be, index):
             be.check_indices("indices", np.array([4, 5, -1], dtype=index), 5)
 
 
+# --- steps of optimizers -----------------------------------------------------------------------
+
+ADAM = AdamFactors(0.9, 0.99, 0.1, 0.3, 0.2, 1e-8, 0.1, 0.9)
+STEPS = [  # name, factors, state arrays of p's shape, and of one number a row
+    pytest.param("sgd", SgdFactors(1, 0, 0.1, False), 0, None, id="sgd"),
+    pytest.param("sgd", SgdFactors(0.1, 0.9, 0.1, False), 1, None, id="momentum"),
+    pytest.param("sgd", SgdFactors(0.1, 0.9, 0.1, True), 1, None, id="nesterov"),
+    pytest.param("adagrad", AdagradFactors(0.1, 0.1, 1e-8), 1, None, id="adagrad"),
+    pytest.param("rowwise_adagrad", AdagradFactors(0.1, 0.1, 1e-8), 0, "sum", id="rowwise"),
+    pytest.param("adam", ADAM, 2, None, id="adam"),
+    pytest.param("adam", ADAM, 2, "count", id="adam-per-row"),
+]
+steps = pytest.mark.parametrize(("name", "factors", "wide", "by_row"), STEPS)
+
+
+def stepped(be, name, factors, p, grad, wide, by_row):
+    """p and state after a step from the same start."""
+    rng = np.random.default_rng(1)
+    arrays = [p.copy(order="A")]
+    arrays += [np.abs(rng.standard_normal(p.shape)).astype(p.dtype) for _ in range(wide)]
+    if by_row:
+        arrays.append(np.arange(len(p)) if by_row == "count" else np.ones(len(p), p.dtype))
+    getattr(be, name)(factors, arrays[0], grad, *arrays[1:])
+    return arrays
+
+
+@pytest.mark.parametrize("be", FAST)
+@steps
+@pytest.mark.parametrize("shape", [(0, 3), (7,), (5, 0), (5, 3), (6, 2, 4), (70_001,)])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_steps(be, name, factors, wide, by_row, shape, dtype):
+    rng = np.random.default_rng(0)
+    p, g = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    for grad in (g, np.asfortranarray(g), np.broadcast_to(g[:1], g.shape) if len(g) else g):
+        with Unchanged(grad):
+            got = stepped(be, name, factors, p, grad, wide, by_row)
+        want = stepped(REFERENCE, name, factors, p, grad, wide, by_row)
+        for a, b in zip(got, want, strict=True):
+            assert a.dtype == b.dtype
+            tol = {"f2": 4e-3, "f4": 1e-5, "f8": 1e-13}[dtype]
+            np.testing.assert_allclose(a, b, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("be", FAST)
+@steps
+@pytest.mark.parametrize("shape", [(9,), (9, 0), (9, 3), (9, 40), (9, 2, 4)])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_steps_of_rows(be, name, factors, wide, by_row, shape, dtype):
+    rng = np.random.default_rng(0)
+    p = rng.standard_normal(shape).astype(dtype)
+    values = rng.integers(-3, 4, (12, *shape[1:])).astype(dtype)
+    perm, indptr = rng.permutation(12).astype("i4"), np.array([0, 1, 9, 10, 12], "i4")
+    values[perm[9]] = 0  # one row's entries are zero, another's sum
+    values[perm[10]] = -values[perm[11]]
+    rows = np.array([1, 2, 5, 8], "i4")
+    summed = np.add.reduceat(values[perm].astype("f8"), indptr[:-1]).astype(dtype)
+    gradients = [
+        RowGradient(rows, perm, indptr, values),
+        RowGradient(rows, None, indptr, values[perm]),
+        RowGradient(rows.astype("i8"), None, None, summed),
+        RowGradient(rows[:0], perm[:0], None, values[:0]),
+    ]
+    still = [0, 3, 4, 5, 6, 7, 8]
+    for kind, grad in enumerate(gradients):
+        got = stepped(be, f"{name}_rows", factors, p, grad, wide, by_row)
+        want = stepped(REFERENCE, f"{name}_rows", factors, p, grad, wide, by_row)
+        for a, b in zip(got, want, strict=True):
+            assert a.dtype == b.dtype
+            tol = {"f2": 4e-3, "f4": 1e-5, "f8": 1e-13}[dtype]
+            np.testing.assert_allclose(a, b, rtol=tol, atol=tol)
+        np.testing.assert_array_equal(got[0][still], p[still])
+        if kind < 3 and p.size:
+            assert (got[0][[1, 2]] != p[[1, 2]]).any(axis=tuple(range(1, p.ndim))).all()
+
+
+def test_steps_of_16_bit_arrays_are_taken_in_float32():
+    p, g = np.ones(3, "f2"), np.full(3, 1e-3, "f2")
+    REFERENCE.adagrad(AdagradFactors(1, 0, 0), p, g, total := np.zeros(3, "f2"))
+    np.testing.assert_allclose(p, 0, atol=2e-2)  # g² alone would lose its digits in float16
+    assert total.dtype == "f2"
+
+
 # --- what other columns of the table share -----------------------------------------------------
 
 
@@ -487,7 +570,15 @@ def everything(dtype):
     ids = col.astype("i4")
     be.scatter_add(total, ids, np.tile(values, 18))
     softmax = be.segment_softmax(values, indptr)
+    stepped_p, m, v = (np.ones_like(total) for _ in range(3))
+    be.adam(ADAM, stepped_p, total, m, v)
+    rows, runs = np.arange(300, dtype="i4"), np.searchsorted(np.sort(ids), np.arange(301))
+    grad = RowGradient(rows, np.argsort(ids).astype("i4"), runs.astype("i4"), np.tile(values, 18))
+    be.adam_rows(ADAM, stepped_p, grad, m, v)
     return [
+        stepped_p,
+        m,
+        v,
         be.spmm(pattern, values, y),
         be.spmm(pattern, values[:, 0], y[:, 0, :1]),
         be.sddmm(pattern, x, y),
@@ -565,6 +656,7 @@ def test_small_problems_do_not_load_numba():
 import sys
 import numpy as np
 from sparsegrad.backends.cpu_jit import CpuJit
+from sparsegrad.backends.steps import AdagradFactors, AdamFactors, RowGradient, SgdFactors
 from sparsegrad.structure.pattern import Pattern
 be = CpuJit()
 p = Pattern.coo(([0, 1, 0], [1, 0, 1]), (2, 2))
@@ -584,6 +676,7 @@ def denied(self, path=None):
     raise PermissionError("read-only")
 caching._CacheLocator.ensure_cache_path = denied
 from sparsegrad.backends.cpu_jit import CpuJit
+from sparsegrad.backends.steps import AdagradFactors, AdamFactors, RowGradient, SgdFactors
 assert CpuJit(always=True).segment_sum(np.ones(3, "f4"), np.array([0, 3])) == 3
 """
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

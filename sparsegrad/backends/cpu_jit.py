@@ -23,6 +23,8 @@ from sparsegrad.backends.cpu_jit_launch import (
     set_num_threads,
 )
 from sparsegrad.backends.cpu_jit_products import CpuJitProducts
+from sparsegrad.backends.cpu_jit_steps import CpuJitSteps
+from sparsegrad.dtypes import kind
 
 __all__ = ["CpuJit", "get_num_threads", "set_num_threads", "warmup"]
 
@@ -44,7 +46,7 @@ _WIDE = {np.dtype("f2"): _F4, _F4: _F4, _F8: _F8}
 _NONE = {_I4: np.empty(0, _I4), _I8: np.empty(0, _I8)}
 
 
-class CpuJit(CpuJitProducts):
+class CpuJit(CpuJitProducts, CpuJitSteps):
     """Numba kernels over chunks of equal numbers of entries, on top of `Cpu`.
 
     `always` uses them for every size, which is what tests want.
@@ -132,7 +134,7 @@ class CpuJit(CpuJitProducts):
         if (
             wide is None
             or arrays is None
-            or values.dtype.kind not in "fiub"
+            or kind(values.dtype) not in "fiub"
             or values.shape != (index.size, *out.shape[1:])
             or not (out.flags.carray and self._pays(values.size, _MIN_SCATTER))
             or not _inside(arrays[0], len(out))  # negative ids count from the end in NumPy
@@ -220,7 +222,7 @@ class CpuJit(CpuJitProducts):
         wide, nnz, (m, n) = _WIDE.get(x.dtype), pattern.nnz, pattern.shape
         if (
             wide is None
-            or values.dtype.kind not in "fiub"
+            or kind(values.dtype) not in "fiub"
             or x.ndim < 2
             or len(x) != n
             or values.shape != (nnz, *x.shape[1:-1])
@@ -277,6 +279,7 @@ def _kernels() -> dict[str, Kernel]:
         cpu_jit_kernels_index,
         cpu_jit_kernels_product,
         cpu_jit_kernels_segment,
+        cpu_jit_kernels_steps,
     )
 
     modules = (
@@ -284,6 +287,7 @@ def _kernels() -> dict[str, Kernel]:
         cpu_jit_kernels_index,
         cpu_jit_kernels_product,
         cpu_jit_kernels_segment,
+        cpu_jit_kernels_steps,
     )
     found = [(name, item) for module in modules for name, item in vars(module).items()]
     return {name: item for name, item in found if isinstance(item, Kernel)}

@@ -143,8 +143,9 @@ class Kernel:
     """A Python function compiled once for each combination of dtypes, at its first use.
 
     `params` gives the type of each parameter: "<I1" is an index array of one dimension that is
-    only read, ">F2" a float array of two that is written, "n" an int64. Arrays are C-contiguous.
-    Spelling the types out keeps a read-only flag from compiling yet another specialisation.
+    only read, ">F2" a float array of two that is written, "n" an int64, "d" a float64. Arrays are
+    C-contiguous. Spelling the types out keeps a read-only flag from compiling yet another
+    specialisation.
     Letters: F and I take the dtypes that the kernel is indexed with, in order of `letters`.
     """
 
@@ -167,7 +168,7 @@ class Kernel:
         from numba import types
         from numba.np.numpy_support import from_dtype
 
-        letters = {"n": types.int64, "b": types.boolean}
+        letters = {"n": types.int64, "b": types.boolean, "d": types.float64}
         letters |= zip(self.letters, map(from_dtype, dtypes), strict=True)
 
         def as_type(param: str) -> Any:

@@ -1,0 +1,234 @@
+"""Numba kernels: steps of optimizers, one pass over parameter, gradient and state.
+
+The formulas are those of `steps.py`, each written once for a run of elements: a part of the whole
+arrays, or a row. State that is not there is an empty array.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import int64, uint64
+
+from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel, prefetch
+
+_AHEAD = 8  # rows that are on their way from memory while one is changed
+_LINE = 64  # bytes
+
+
+# ---- formulas ----------------------------------------------------------------------------------
+@inlined(FAST)
+def _sgd(lr, momentum, weight_decay, nesterov, p, g, velocity):
+    F = p.dtype.type
+    rate, keep, decay = F(lr), F(momentum), F(weight_decay)
+    if not velocity.size:
+        for i in range(p.size):
+            p[i] -= rate * (g[i] + decay * p[i])
+        return
+    own = F(1) if nesterov else F(0)
+    share = keep if nesterov else F(1)
+    for i in range(p.size):
+        move = g[i] + decay * p[i]
+        fast = keep * velocity[i] + move
+        velocity[i] = fast
+        p[i] -= rate * (own * move + share * fast)
+
+
+@inlined(FAST)
+def _adagrad(lr, weight_decay, eps, p, g, total):
+    F = p.dtype.type
+    rate, decay, least = F(lr), F(weight_decay), F(eps)
+    for i in range(p.size):
+        move = g[i] + decay * p[i]
+        s = total[i] + move * move
+        total[i] = s
+        p[i] -= rate * move / (math.sqrt(s) + least)
+
+
+@inlined(FAST)
+def _adam(b1, b2, lr, first, second, eps, weight_decay, shrink, p, g, m, v):
+    F = p.dtype.type
+    keep1, new1, keep2, new2 = F(b1), F(1 - b1), F(b2), F(1 - b2)
+    rate, scale, least = F(lr / first), F(1 / second), F(eps)
+    decay, left = F(weight_decay), F(shrink)
+    for i in range(p.size):
+        held = left * p[i]
+        move = g[i] + decay * held
+        mean = keep1 * m[i] + new1 * move
+        square = keep2 * v[i] + new2 * (move * move)
+        m[i] = mean
+        v[i] = square
+        p[i] = held - rate * mean / (math.sqrt(square) * scale + least)
+
+
+# ---- every element -----------------------------------------------------------------------------
+@kernel(">n1 n d d d b >F1 <F1 >F1", "F")
+def sgd(ticket, chunk, lr, momentum, weight_decay, nesterov, p, g, velocity):
+    tasks = (p.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        a, b = t * chunk, (t + 1) * chunk
+        _sgd(lr, momentum, weight_decay, nesterov, p[a:b], g[a:b], velocity[a:b])
+
+
+@kernel(">n1 n d d d >F1 <F1 >F1", "F")
+def adagrad(ticket, chunk, lr, weight_decay, eps, p, g, total):
+    tasks = (p.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        a, b = t * chunk, (t + 1) * chunk
+        _adagrad(lr, weight_decay, eps, p[a:b], g[a:b], total[a:b])
+
+
+@kernel(">n1 n d d d d d d d d >F1 <F1 >F1 >F1", "F")
+def adam(ticket, chunk, b1, b2, lr, first, second, eps, weight_decay, shrink, p, g, m, v):
+    tasks = (p.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        a, b = t * chunk, (t + 1) * chunk
+        parts = p[a:b], g[a:b], m[a:b], v[a:b]
+        _adam(b1, b2, lr, first, second, eps, weight_decay, shrink, *parts)
+
+
+# ---- rows --------------------------------------------------------------------------------------
+@inlined(FAST)
+def _summed(i, perm, indptr, values, g):
+    """g = the gradient of touched row i; whether it is not zero."""
+    begin, end = i, i + 1
+    if indptr.size:
+        begin, end = int64(indptr[i]), int64(indptr[i + 1])
+    for e in range(begin, end):
+        source = e
+        if perm.size:
+            source = int64(perm[e])
+            if e + _AHEAD < perm.size:
+                _fetch(values, int64(perm[e + _AHEAD]))
+        if e == begin:
+            for j in range(g.size):
+                g[j] = values[source, j]
+        else:
+            for j in range(g.size):
+                g[j] += values[source, j]
+    live = False
+    for j in range(g.size):
+        live |= g[j] != 0
+    return live
+
+
+@inlined(FAST)
+def _fetch(array, row):
+    """Start loading a row."""
+    width = array.shape[1]
+    for j in range(0, width, _LINE // array.itemsize):
+        prefetch(array, uint64(row * width + j))
+
+
+@kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d b >F2 >F2")
+def sgd_rows(
+    ticket, cuts, rows, perm, indptr, values, lr, momentum, weight_decay, nesterov, p, velocity
+):
+    g = np.empty(p.shape[1], p.dtype)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            if i + _AHEAD < rows.size:
+                _fetch(p, int64(rows[i + _AHEAD]))
+                if velocity.size:
+                    _fetch(velocity, int64(rows[i + _AHEAD]))
+            if _summed(i, perm, indptr, values, g):
+                r = int64(rows[i])
+                v = velocity[r] if velocity.size else g[:0]
+                _sgd(lr, momentum, weight_decay, nesterov, p[r], g, v)
+
+
+@kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d >F2 >F2")
+def adagrad_rows(ticket, cuts, rows, perm, indptr, values, lr, weight_decay, eps, p, total):
+    g = np.empty(p.shape[1], p.dtype)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            if i + _AHEAD < rows.size:
+                _fetch(p, int64(rows[i + _AHEAD]))
+                _fetch(total, int64(rows[i + _AHEAD]))
+            if _summed(i, perm, indptr, values, g):
+                r = int64(rows[i])
+                _adagrad(lr, weight_decay, eps, p[r], g, total[r])
+
+
+@kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d >F2 >F1")
+def rowwise_adagrad_rows(ticket, cuts, rows, perm, indptr, values, lr, weight_decay, eps, p, total):
+    F = p.dtype.type
+    g = np.empty(p.shape[1], p.dtype)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            if i + _AHEAD < rows.size:
+                _fetch(p, int64(rows[i + _AHEAD]))
+                prefetch(total, uint64(rows[i + _AHEAD]))
+            if not _summed(i, perm, indptr, values, g):
+                continue
+            r = int64(rows[i])
+            row = p[r]
+            squares = F(0)
+            for j in range(g.size):
+                g[j] += F(weight_decay) * row[j]
+                squares += g[j] * g[j]
+            total[r] += squares / F(g.size)
+            rate = F(lr / (math.sqrt(total[r]) + eps))
+            for j in range(g.size):
+                row[j] -= rate * g[j]
+
+
+@kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d d d d d d >F2 >F2 >F2 >n1")
+def adam_rows(
+    ticket,
+    cuts,
+    rows,
+    perm,
+    indptr,
+    values,
+    b1,
+    b2,
+    lr,
+    first,
+    second,
+    eps,
+    weight_decay,
+    shrink,
+    p,
+    m,
+    v,
+    row_step,
+):
+    g = np.empty(p.shape[1], p.dtype)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            if i + _AHEAD < rows.size:
+                ahead = int64(rows[i + _AHEAD])
+                _fetch(p, ahead)
+                _fetch(m, ahead)
+                _fetch(v, ahead)
+            if not _summed(i, perm, indptr, values, g):
+                continue
+            r = int64(rows[i])
+            if row_step.size:
+                row_step[r] += 1
+                first = 1 - b1 ** row_step[r]
+                second = math.sqrt(1 - b2 ** row_step[r])
+            _adam(b1, b2, lr, first, second, eps, weight_decay, shrink, p[r], g, m[r], v[r])

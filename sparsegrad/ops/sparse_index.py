@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from typing import Any
 
@@ -27,7 +28,8 @@ def sparse_getitem(A: Any, index: Any) -> Any:
     A single cell, or whatever leaves no sparse dimension, is a dense tensor. The rest is sparse:
     a matrix in the format of `A`, anything else coo. Rows of a CSR matrix (columns of a CSC one)
     are found through `indptr`: the rest of the matrix is not read. On the dense dimensions of a
-    hybrid tensor the index applies to the values.
+    hybrid tensor the index applies to the values; arrays for sparse and dense dimensions together
+    give sparse ones.
 
     Raises IndexError for an index out of range, or of a kind that has no meaning.
     """
@@ -39,9 +41,14 @@ def sparse_getitem(A: Any, index: Any) -> Any:
             break
         used += item is not None
     sparse, dense = items[:cutoff], items[cutoff:]
+    if any(_is_array(item) for item in dense):
+        together, first = _special(items)
+        if not together or (first < cutoff and any(_is_array(item) for item in sparse)):
+            return _mixed(A, sparse, dense, first if together else 0)
     if any(_is_array(item) or item != slice(None) for item in dense):
-        A = A.with_values(getitem_p(A.values, index=_dense_part(A, sparse, dense)))
-    return _sparse_part(A, sparse, _place(items))
+        A = A.with_values(getitem_p(A.values, index=(slice(None), *dense)))
+    together, first = _special(items)
+    return _sparse_part(A, sparse, first if together else 0)
 
 
 def _is_array(item: Any) -> bool:
@@ -126,17 +133,26 @@ def _in_range(item: Any, n: int, position: int) -> Any:
     return item
 
 
-def _dense_part(A: Any, sparse: list[Any], dense: list[Any]) -> tuple[Any, ...]:
-    """The index that applies to the values (nnz, *D)."""
-    if any(_is_array(item) for item in dense):
-        special = [i for i, item in enumerate(dense) if _is_array(item) or isinstance(item, int)]
-        together = special[-1] - special[0] + 1 == len(special)
-        if not together or any(not isinstance(item, slice) for item in sparse):
-            raise IndexError(
-                f"index: an array for a dense dimension of shape {A.shape} beside an integer or "
-                "array for another dimension; index in two steps"
-            )
-    return (slice(None), *dense)
+def _mixed(A: Any, sparse: list[Any], dense: list[Any], place: int) -> Any:
+    """Arrays for sparse and dense dimensions together, or whose dimensions go first: these become
+    one sparse dimension at `place`, and every entry reads its values at the cell it came to."""
+    special = [x for x in (*sparse, *dense) if _is_array(x) or isinstance(x, int)]
+    sizes = _broadcast_sizes(special)
+    xp = A.pattern.core.backend.xp
+    flat = iter([xp.broadcast_to(xp.asarray(x), sizes).reshape(-1) for x in special])
+    sparse, dense = (
+        [next(flat) if _is_array(x) or isinstance(x, int) else x for x in part]
+        for part in (sparse, dense)
+    )
+    if not any(_is_array(x) for x in sparse):
+        A, sparse = unsqueeze(A, 0), [xp.zeros(math.prod(sizes), dtype=xp.int64), *sparse]
+    out = _sparse_part(A, sparse, place)
+    cell = out.pattern.coords[place]
+    index = (xp.arange(out.nnz), *(x[cell] if _is_array(x) else x for x in dense))
+    out = out.with_values(getitem_p(out.values, index=index))
+    if len(sizes) == 1:
+        return out
+    return reshape_p(out, shape=(*out.shape[:place], *sizes, *out.shape[place + 1 :]))
 
 
 def _sparse_part(A: Any, items: list[Any], place: int) -> Any:
@@ -161,11 +177,22 @@ def _sparse_part(A: Any, items: list[Any], place: int) -> Any:
     return out
 
 
-def _place(items: list[Any]) -> int:
-    """Where the dimensions of index arrays go: in their place if they stand together, else first.
-    As in NumPy an integer counts as an array here."""
+def _special(items: list[Any]) -> tuple[bool, int]:
+    """Whether index arrays stand together, and where the first one is: their dimensions go there
+    if they do, else first. As in NumPy an integer counts as an array here."""
     special = [i for i, x in enumerate(items) if _is_array(x) or isinstance(x, int)]
-    return special[0] if special and special[-1] - special[0] + 1 == len(special) else 0
+    if not special:
+        return True, 0
+    return special[-1] - special[0] + 1 == len(special), special[0]
+
+
+def _broadcast_sizes(items: list[Any]) -> tuple[int, ...]:
+    shapes = [x.shape if _is_array(x) else () for x in items]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = [s for s in shapes if s]
+        raise IndexError(f"index: arrays of shapes {listed} do not broadcast") from None
 
 
 def _cut(A: Any, parts: tuple[plan_select.Part, ...]) -> Any:
@@ -180,12 +207,7 @@ def _cut(A: Any, parts: tuple[plan_select.Part, ...]) -> Any:
 
 def _cells(A: Any, dims: tuple[int, ...], arrays: list[Any], place: int) -> tuple[Any, int]:
     """`A` with `dims` replaced by the dimensions of index arrays, and how many those are."""
-    try:
-        sizes = np.broadcast_shapes(*(a.shape for a in arrays))
-    except ValueError:
-        raise IndexError(
-            f"index: arrays of shapes {[a.shape for a in arrays]} do not broadcast"
-        ) from None
+    sizes = _broadcast_sizes(arrays)
     if dims == (0, 1) and A.sparse_dim == 2 and _is_mesh(arrays):
         rows, columns = (a.reshape(-1) for a in arrays)
         return _lines(_lines(A, 0, rows), 1, columns), 2

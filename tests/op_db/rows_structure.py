@@ -67,6 +67,15 @@ def indexed_hybrid(d: Draw) -> Iterator[Sample]:
     for a in d.every_kind(heads=(2,)):
         for _ in range(3 if min(a.shape) else 0):
             yield (a,), {"i": next(kinds)}
+    # Arrays for sparse and dense dimensions together: in their place, or first.
+    kinds = cycle([
+        np.s_[0, :, [0, 1]], np.s_[:, 0, [1, 0]], np.s_[[0, 0], :, [1, 0, 1][:2]], np.s_[[0], [0], [0, 1, 1]],
+        np.s_[0, 0, [0, 1]], np.s_[:, :, [0, 1], [2, 0]], np.s_[:, [0], :, [[0], [2]]], np.s_[:, None, [0], :, 1],
+        np.s_[:, :, [1], None, [0, 0]], np.s_[..., 0, [2, 1]], np.s_[None, [[0], [-1]], ..., [0, 1, 0]],
+    ])  # fmt: skip
+    for a in d.every_kind(heads=(2, 3)):
+        for _ in range(4 if min(a.shape) else 0):
+            yield (a,), {"i": next(kinds)}
 
 
 def indexed_cube(d: Draw) -> Iterator[Sample]:
@@ -242,7 +251,7 @@ ROWS = [
         (lambda: eye()[eye()], IndexError, "a sparse index must be a bool mask"),
     )),
     OpCase("getitem[hybrid]", lambda a, i: a[i], lambda a, i: a[i], indexed_hybrid, None, FORMATS, bilinear=True, errors=(
-        (lambda: sg.coo([[0], [0]], [[1.0, 2.0]], (2, 2, 2))[0, :, [0]], IndexError, "index in two steps"),
+        (lambda: sg.coo([[0], [0]], [[1.0, 2.0]], (2, 2, 2))[[0, 1], :, [0, 1, 0]], IndexError, r"index: arrays of shapes \[\(2,\), \(3,\)\] do not"),
     )),
     OpCase("getitem[cube]", lambda a, i: a[i], lambda a, i: a[i], indexed_cube, None, ("coo",), bilinear=True),
     OpCase("getitem[sparse,rows]", lambda a, i: a[i], lambda a, i: a[i],

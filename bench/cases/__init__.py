@@ -56,12 +56,14 @@ class Case(Protocol):
 
 def all_cases() -> dict[str, Case]:
     """Every case by name."""
-    from bench.cases import import_time, nearly_full, profile, spmm, tape
+    from bench.cases import embedding, import_time, mlp, nearly_full, profile, spmm, tape
 
     cases: list[Case] = [
         spmm.Forward(),
         spmm.Backward(),
         nearly_full.NearlyFull(),
+        embedding.Embedding(),
+        mlp.Mlp(),
         tape.Tape(),
         profile.Profile(),
         import_time.ImportTime(),

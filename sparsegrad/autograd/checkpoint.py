@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sparsegrad import random
 from sparsegrad.engine import graph
 from sparsegrad.engine.graph import Node
-from sparsegrad.engine.mode import enable_grad, recording
+from sparsegrad.engine.mode import autocasting, enable_grad, recording
 from sparsegrad.errors import GraphError
 from sparsegrad.sparse_tensor import SparseTensor, wrap
 from sparsegrad.tensor import Tensor, _make
@@ -23,6 +23,7 @@ class _Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     rng: Any
+    casts: Any  # how it was autocast
     versions: list[int]  # in-place counters of the tensors among the arguments
     leaves: list[Tensor]  # what the function reads beside its arguments: parameters
 
@@ -42,8 +43,12 @@ class _CheckpointNode(Node):
         # the second run apart from the first.
         create_graph = recording.get()
         args, kwargs = (call.args, call.kwargs) if create_graph else _cut(call.args, call.kwargs)
-        with enable_grad(), random.replayed(call.rng):
-            outputs = _sequence(call.fn(*args, **kwargs))
+        token = autocasting.set(call.casts)
+        try:
+            with enable_grad(), random.replayed(call.rng):
+                outputs = _sequence(call.fn(*args, **kwargs))
+        finally:
+            autocasting.reset(token)
         roots = [
             (_place(values), gi)
             for values, gi in zip(map(_values, outputs), g if self.n_out > 1 else [g], strict=True)
@@ -90,7 +95,8 @@ def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     edges = [(*_place(t), t.shape, t.dtype) for t in (*inputs, *leaves)]
     if not edges:
         return result
-    call = _Call(fn, args, kwargs, rng, [_count(t) for t in tensors], leaves)
+    versions = [_count(t) for t in tensors]
+    call = _Call(fn, args, kwargs, rng, autocasting.get(), versions, leaves)
     node = _CheckpointNode(edges, call)
     node.n_out = len(outputs)
     made = []

@@ -12,7 +12,7 @@ from sparsegrad.errors import GraphError
 from sparsegrad.sparse_tensor import SparseTensor, wrap
 from sparsegrad.tensor import Tensor
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_"]
+__all__ = ["change", "clip_grad_norm_", "clip_grad_value_", "with_grad"]
 
 
 def clip_grad_norm_(
@@ -40,7 +40,7 @@ def clip_grad_norm_(
         raise ValueError(f"clip_grad_norm_: max_norm must be >= 0, got {max_norm}")
     if not norm_type > 0:
         raise ValueError(f"clip_grad_norm_: norm_type must be > 0, got {norm_type}")
-    held = _with_grad(parameters)
+    held = with_grad(parameters)
     if not held:
         return Tensor(0.0)
     sizes = [_size(_numbers(p), norm_type) for p in held]
@@ -52,7 +52,7 @@ def clip_grad_norm_(
     scale = max_norm / (total + 1e-6)
     if not scale >= 1:
         for p in held:
-            _change(p, lambda xp, g: xp.multiply(g, g.dtype.type(scale), out=g))
+            change(p, lambda xp, g: xp.multiply(g, g.dtype.type(scale), out=g))
     wide = dtypes.accumulator(held[0].dtype)  # the norm of many float16 numbers need not be one
     return Tensor(total, wide).to(held[0].device)
 
@@ -73,11 +73,11 @@ def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     """
     if not clip_value >= 0:
         raise ValueError(f"clip_grad_value_: clip_value must be >= 0, got {clip_value}")
-    for p in _with_grad(parameters):
-        _change(p, lambda xp, g: xp.clip(g, -clip_value, clip_value, out=g))
+    for p in with_grad(parameters):
+        change(p, lambda xp, g: xp.clip(g, -clip_value, clip_value, out=g))
 
 
-def _with_grad(parameters: Any) -> list[Tensor]:
+def with_grad(parameters: Any) -> list[Tensor]:
     """The dense tensors whose `.grad` is meant, each once."""
     if isinstance(parameters, (Tensor, SparseTensor)) or not isinstance(parameters, Iterable):
         parameters = [parameters]
@@ -110,18 +110,19 @@ def _size(g: Any, p: float) -> float:
     return top * float((wide**p).sum()) ** (1 / p)
 
 
-def _change(p: Tensor, fn: Any) -> None:
-    """`fn(xp, array)` on an array that the gradient owns."""
+def change(p: Tensor, fn: Any) -> Any:
+    """`fn(xp, array)` on an array that the gradient owns, of a sparse one the merged values."""
     grad = p.grad
     xp = backends.for_array(p.data).xp
     if isinstance(grad, SparseTensor):
         with no_grad():
             merged = grad.coalesce()
             values = merged.values.data.copy() if merged is grad else merged.values.data
-        fn(xp, values)
+        result = fn(xp, values)
         p.grad = wrap(Tensor(values), merged.pattern)
-        return
+        return result
     if grad.requires_grad or not getattr(grad.data.flags, "writeable", True):
         p.grad = grad = Tensor(grad.data.copy())  # the graph of a higher derivative keeps its own
-    fn(xp, grad.data)
+    result = fn(xp, grad.data)
     grad._bump()
+    return result

@@ -31,6 +31,9 @@ recording: ContextVar[bool] = ContextVar("sparsegrad_recording", default=True)
 # What anomaly mode looks at in this thread or task; `sparsegrad.engine.anomaly`.
 anomaly: ContextVar[Any] = ContextVar("sparsegrad_anomaly", default=None)
 
+# What ops are cast to in this thread or task, or None; `sparsegrad.autograd.autocast`.
+autocasting: ContextVar[Any] = ContextVar("sparsegrad_autocasting", default=None)
+
 # Who is told of densify events and merges of sparse terms: a profile, or nobody.
 watcher: ContextVar[Any] = ContextVar("sparsegrad_watcher", default=None)
 

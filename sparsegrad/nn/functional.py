@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparsegrad import dtypes, ops
+from sparsegrad.autograd.autocast import full_precision
 from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops.index import put_rows_p, take_p
 from sparsegrad.sparse_tensor import SparseTensor
@@ -148,7 +149,8 @@ def bpr_loss(positive: Any, negative: Any, reduction: str = "mean") -> Any:
     >>> sg.nn.functional.bpr_loss(sg.tensor([1.0, 2.0]), sg.tensor([1.0, 2.0]))
     tensor(0.6931472)
     """
-    return _reduced("bpr_loss", -ops.logsigmoid(as_tensor(positive) - negative), reduction)
+    positive, negative = full_precision(as_tensor(positive), as_tensor(negative))
+    return _reduced("bpr_loss", -ops.logsigmoid(positive - negative), reduction)
 
 
 def _elements(op: str, x: Any, target: Any) -> tuple[Tensor, Tensor]:
@@ -173,7 +175,7 @@ def _elements(op: str, x: Any, target: Any) -> tuple[Tensor, Tensor]:
         x, target = x.values, as_tensor(target)
     if x.shape != target.shape:
         raise ShapeError(f"{op}: expected one shape, got {x.shape} and {target.shape}")
-    return x, target
+    return full_precision(x, target)  # type: ignore[return-value]
 
 
 def _reduced(op: str, loss: Any, reduction: str) -> Any:

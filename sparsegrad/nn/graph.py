@@ -7,7 +7,7 @@ from typing import Any
 from sparsegrad import create, ops
 from sparsegrad.errors import ShapeError
 from sparsegrad.nn import init
-from sparsegrad.nn.layers import check_width
+from sparsegrad.nn.layers import check_width, with_bias
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
 from sparsegrad.ops.sparse_graph import gcn_norm
@@ -65,7 +65,7 @@ class GCNConv(Module):
                 f"{tuple(x.shape)} and {tuple(A_hat.shape)}"
             )
         out = A_hat @ (x @ self.weight)
-        return out if self.bias is None else out + self.bias
+        return with_bias(out, self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
@@ -130,7 +130,7 @@ class SAGEConv(Module):
         else:
             gathered = ops.spmm(A, x @ self.neighbours, reduce=self.aggregate)
         out = x @ self.own + gathered
-        return out if self.bias is None else out + self.bias
+        return with_bias(out, self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, aggregate={self.aggregate!r}"

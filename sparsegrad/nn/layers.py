@@ -52,8 +52,7 @@ class Linear(Module):
     def forward(self, x: Any) -> Any:
         """x (*B, in) -> (*B, out)."""
         check_width("Linear", x, self.in_features)
-        out = x @ self.weight.T
-        return out if self.bias is None else out + self.bias
+        return with_bias(x @ self.weight.T, self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
@@ -156,13 +155,18 @@ class SparseLinear(Module):
         check_width("SparseLinear", x, self.in_features)
         out = x @ self.weight.T
         out = out.to_dense() if isinstance(out, SparseTensor) else out
-        return out if self.bias is None else out + self.bias
+        return with_bias(out, self.bias)
 
     def extra_repr(self) -> str:
         return (
             f"{self.in_features}, {self.out_features}, nnz={self.weight.nnz}, "
             f"bias={self.bias is not None}"
         )
+
+
+def with_bias(out: Any, bias: Any) -> Any:
+    """`out` + `bias`, in the dtype of `out`: a product in 16 bits stays one."""
+    return out if bias is None else out + ops.cast(bias, out.dtype)
 
 
 def check_width(layer: str, x: Any, width: int) -> None:

@@ -27,6 +27,7 @@ from sparsegrad import (
 from sparsegrad.autograd import Function, checkpoint, gradcheck, gradgradcheck
 from sparsegrad.config import config
 from sparsegrad.create import *  # noqa: F403
+from sparsegrad.backends.cpu_jit_launch import get_num_threads, set_num_threads
 from sparsegrad.device import Device
 from sparsegrad.dtypes import (
     bool_ as bool,
@@ -121,6 +122,7 @@ __all__ = [
     "gradcheck",
     "gradgradcheck",
     "int16",
+    "get_num_threads",
     "int32",
     "int64",
     "int8",
@@ -146,6 +148,7 @@ __all__ = [
     "uint8",
 ]
 __all__ += create.__all__
+    "set_num_threads",
 __all__ += errors.__all__
 __all__ += io.__all__
 __all__ += [name for family in ops.FAMILIES for name in family.__all__]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends, dtypes, random
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import OutOfMemoryError, ShapeError, out_of_memory
 from sparsegrad.ops.shape import as_argument
 from sparsegrad.ops.sparse_structure import to_sparse
 from sparsegrad.sparse_tensor import SparseTensor, compressed, wrap
@@ -96,16 +96,25 @@ def _float(dtype: Any) -> np.dtype:
     return dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
 
 
+def _new(
+    op: str, make: str, shape: tuple[int, ...], dtype: Any, requires_grad: bool, device: Any
+) -> Tensor:
+    """What the array module's `make` gives; OutOfMemoryError with the bytes where it cannot."""
+    xp = backends.for_device(device or "cpu").xp
+    try:
+        return Tensor(getattr(xp, make)(shape, dtype), requires_grad=requires_grad)
+    except (MemoryError, ValueError) as error:  # ValueError: no address space holds that
+        raise OutOfMemoryError(f"{op}: {out_of_memory(error, shape, dtype)}") from error
+
+
 def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """Zeros of shape `size`, given as integers or one tuple."""
-    xp = backends.for_device(device or "cpu").xp
-    return Tensor(xp.zeros(_size("zeros", size), _float(dtype)), requires_grad=requires_grad)
+    return _new("zeros", "zeros", _size("zeros", size), _float(dtype), requires_grad, device)
 
 
 def ones(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """Ones of shape `size`, given as integers or one tuple."""
-    xp = backends.for_device(device or "cpu").xp
-    return Tensor(xp.ones(_size("ones", size), _float(dtype)), requires_grad=requires_grad)
+    return _new("ones", "ones", _size("ones", size), _float(dtype), requires_grad, device)
 
 
 def full(
@@ -118,14 +127,14 @@ def full(
     """A tensor of shape `size` with one value everywhere."""
     value = Tensor(fill_value, dtype, device="cpu").data
     shape = _size("full", (size,) if isinstance(size, int) else tuple(size))
-    xp = backends.for_device(device or "cpu").xp
-    return Tensor(xp.full(shape, value.item(), value.dtype), requires_grad=requires_grad)
+    out = _new("full", "empty", shape, value.dtype, False, device)
+    out.data[...] = value.item()
+    return out.requires_grad_(requires_grad)
 
 
 def empty(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """A tensor of shape `size` with whatever its memory holds."""
-    xp = backends.for_device(device or "cpu").xp
-    return Tensor(xp.empty(_size("empty", size), _float(dtype)), requires_grad=requires_grad)
+    return _new("empty", "empty", _size("empty", size), _float(dtype), requires_grad, device)
 
 
 def zeros_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from numpy.linalg import LinAlgError
 
 __all__ = [
@@ -11,6 +14,7 @@ __all__ = [
     "DeviceError",
     "DtypeError",
     "GraphError",
+    "OutOfMemoryError",
     "PatternError",
     "ShapeError",
     "SingularMatrixError",
@@ -51,6 +55,10 @@ class SingularMatrixError(SparsegradError, LinAlgError):
     """A system of equations has no unique solution."""
 
 
+class OutOfMemoryError(SparsegradError, MemoryError):
+    """An array did not fit into memory. Nothing was changed."""
+
+
 class AnomalyError(SparsegradError, RuntimeError):
     """An op made a NaN while `detect_anomaly` was looking."""
 
@@ -61,3 +69,13 @@ class ConvergenceWarning(UserWarning):
 
 class SparseEfficiencyWarning(UserWarning):
     """The result is right, but a slow or memory-hungry path produced it."""
+
+
+def out_of_memory(error: Exception, shape: Any = None, dtype: Any = None) -> str:
+    """What an array library's error says, with the bytes it asked for: of an array of this shape
+    and dtype, if the error does not know them. CuPy's says the bytes itself."""
+    shape, dtype = getattr(error, "shape", shape), getattr(error, "dtype", dtype)
+    if shape is None or dtype is None:
+        return f"out of memory: {error}" if str(error) else "out of memory"
+    nbytes = dtype.itemsize * math.prod(shape)
+    return f"out of memory: {nbytes:,} bytes for an array of shape {tuple(shape)} and dtype {dtype}"

@@ -181,6 +181,7 @@ def test_metadata(project):
         "numba",
         "numpy",
         "scipy",
+        "threadpoolctl",
     ]
     assert sg.__version__ == project["version"]
 

@@ -256,23 +256,31 @@ class _Algebra:
         return g
 
     # ---- into .grad ----------------------------------------------------------------------------
-    def deposit(self, tensor: Any, g: Any, owned: bool) -> None:
-        """Add `g` to `tensor.grad`, which owns its buffers; under create_graph out of place."""
-        held = tensor._grad
+    def deposit(self, gradients: Iterable[tuple[Any, Any, bool]]) -> None:
+        """Add to `.grad` of each tensor, which owns its buffers: (tensor, gradient, owned). Under
+        create_graph out of place. What takes memory comes first, so that it is all or nothing."""
+        ready = [(tensor, *self._ready(tensor._grad, g, owned)) for tensor, g, owned in gradients]
+        for tensor, g, in_place in ready:
+            if in_place:
+                tensor._grad.data += g.data
+                tensor._grad._bump()
+            else:
+                tensor._grad = g
+
+    def _ready(self, held: Any, g: Any, owned: bool) -> tuple[Any, bool]:
+        """The new `.grad` where `held` is the old one; or what is to be added to it in place."""
         if recording.get():
             g = _settled(g)
-            if held is not None:
-                g = _settled(self.add(_settled(held), g, False))
-        else:
-            g = _detached(g)
-            if isinstance(g, SparseSum) or (not owned and (held is None or g._is_sparse)):
-                g = _copied(g)  # terms wait to be merged: nobody else may change them
-            if held is not None:
-                mine = isinstance(held, Tensor) and not held._requires_grad and _writable(held.data)
-                g = self.add(held, g, mine)
-                if mine:
-                    g._bump()
-        tensor._grad = g
+            return (g if held is None else _settled(self.add(_settled(held), g, False))), False
+        g = _detached(g)
+        if isinstance(g, SparseSum) or (not owned and (held is None or g._is_sparse)):
+            g = _copied(g)  # terms wait to be merged: nobody else may change them
+        if held is None:
+            return g, False
+        mine = isinstance(held, Tensor) and not held._requires_grad and _writable(held.data)
+        if mine and isinstance(g, Tensor):
+            return g, True
+        return self.add(held, g, False), False
 
 
 def _restricted(g: Any, pattern: Pattern) -> Any:

@@ -5,16 +5,21 @@ own `parallel=True` this costs about 15 µs a launch instead of 2, and in exchan
 Python threads may launch at once (Numba's default layer aborts the process), a forked child works
 (an OpenMP parent's child dies at its first kernel), no spinning worker stalls its neighbours on a
 busy machine, and a kernel compiles several times faster. This module does not import Numba.
+
+Signals are handled by the main thread, between two steps of the interpreter: a kernel that may take
+long runs on the pool alone while the main thread waits, so that Ctrl-C works.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import operator
 import os
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -24,6 +29,12 @@ __all__ = ["Kernel", "get_num_threads", "launch", "set_num_threads"]
 
 # Elements touched below which one thread is at least as fast as waking another (about 50 µs).
 _PARALLEL = 1 << 17
+# Elements from which the main thread hands a kernel over and waits: about 50 ms of work, or half a
+# second of cache misses.
+_LONG = 1 << 26
+_POLL = 0.1  # seconds between looks at signals that another thread received
+_PATIENCE = 0.3  # seconds that an interrupted kernel has to end the tasks it is at
+_NO_MORE = np.iinfo(np.int64).max // 2  # a ticket beyond every task
 
 
 def _default_threads() -> int:
@@ -40,16 +51,33 @@ _num_threads = _default_threads()
 
 
 def get_num_threads() -> int:
-    """Threads a kernel may use; NUMBA_NUM_THREADS, OMP_NUM_THREADS, else the CPUs we may use."""
+    """Threads that an op on the CPU may use: what `set_num_threads` chose, else NUMBA_NUM_THREADS,
+    OMP_NUM_THREADS, or the number of CPUs this process may run on."""
     return _num_threads
 
 
 def set_num_threads(n: int) -> None:
-    """Set the threads a kernel may use. No result depends on it."""
+    """Set the threads that an op on the CPU may use, in sparse kernels and in the BLAS behind dense
+    products and solvers alike. No result of a sparse op depends on it.
+
+    It holds for the process, NumPy and SciPy included. Raises ValueError for n < 1.
+
+    >>> import sparsegrad as sg
+    >>> before = sg.get_num_threads()
+    >>> sg.set_num_threads(1)
+    >>> sg.get_num_threads()
+    1
+    >>> sg.set_num_threads(before)
+    """
     global _num_threads
-    if n < 1:
+    count = operator.index(n)
+    if count < 1:
         raise ValueError(f"set_num_threads: expected at least 1, got {n}")
-    _num_threads = int(n)
+    import scipy.linalg  # noqa: F401  (SciPy brings a BLAS of its own, which must be there by now)
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(limits=count, user_api="blas")
+    _num_threads = count
 
 
 class _Job:
@@ -75,14 +103,31 @@ class _Job:
         else:
             self.done.put(None)
 
-    def finish(self) -> None:
-        """Wait for the helpers that joined; those still asleep find the job closed."""
+    def finish(self, patience: float | None = None) -> None:
+        """Wait for the helpers that joined; those still asleep find the job closed.
+
+        patience: seconds to wait at most for each; queue.Empty beyond."""
         with self.lock:
             self.open, self.args = False, ()
-        errors = [self.done.get() for _ in range(self.started)]
+        errors = [self.done.get(timeout=patience) for _ in range(self.started)]
         for error in errors:
             if error is not None:
                 raise error
+
+    def wait(self) -> None:
+        """Wait until no task is left. What a signal handler raises gets through, and stops it."""
+        try:
+            while True:
+                with suppress(queue.Empty):
+                    self.done.put(self.done.get(timeout=_POLL))  # `finish` looks at it
+                    break
+        except BaseException:
+            self.args[0][0] = _NO_MORE
+            # A long task goes on by itself, in memory that nobody will look at.
+            with suppress(queue.Empty):
+                self.finish(_PATIENCE)
+            raise
+        self.finish()
 
 
 class _Pool:
@@ -100,6 +145,18 @@ class _Pool:
             kernel(*args)
         finally:
             job.finish()
+
+    def run_alone(self, kernel: Callable[..., Any], args: tuple[Any, ...], workers: int) -> None:
+        """The same without the calling thread, which waits and can be interrupted."""
+        if self.workers < workers:
+            self._grow(workers)
+        if not self.workers:
+            kernel(*args)
+            return
+        job = _Job(kernel, args)
+        for _ in range(min(workers, self.workers)):
+            self.jobs.put(job)
+        job.wait()
 
     def _grow(self, workers: int) -> None:
         with self.lock:
@@ -133,7 +190,9 @@ def launch(kernel: Callable[..., Any], args: tuple[Any, ...], tasks: int, elemen
     """
     ticket = np.zeros(1, dtype=np.int64)
     helpers = 0 if elements < _PARALLEL else min(_num_threads, tasks) - 1
-    if helpers > 0:
+    if elements >= _LONG and threading.current_thread() is threading.main_thread():
+        _pool.run_alone(kernel, (ticket, *args), helpers + 1)
+    elif helpers > 0:
         _pool.run(kernel, (ticket, *args), helpers)
     else:
         kernel(ticket, *args)

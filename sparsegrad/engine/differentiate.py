@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sparsegrad.backends.quiet import quiet
 from sparsegrad.engine import graph
 from sparsegrad.engine.mode import set_grad_enabled
 from sparsegrad.errors import GraphError, ShapeError
@@ -48,9 +49,8 @@ def backward(
         for (source, index), tensor in targets
         if found[id(source), index] is not None
     }.values()
-    with set_grad_enabled(create_graph):
-        for tensor, g in reached:
-            graph.algebra.deposit(tensor, g, False)
+    with set_grad_enabled(create_graph), quiet():
+        graph.algebra.deposit([(tensor, g, False) for tensor, g in reached])
         for tensor, _ in reached:
             for hook in tensor._post_hooks():
                 hook(tensor)

@@ -116,7 +116,7 @@ class Algebra(Protocol):
     def fresh(self, result: Cotangent, g: Any, g_owned: bool, saved: Any) -> bool: ...
     def alone(self, results: Sequence[Cotangent | None], i: int) -> bool: ...
     def run_hooks(self, hooks: Iterable[Callable[..., Any]], g: Cotangent) -> Cotangent: ...
-    def deposit(self, tensor: Any, g: Cotangent, owned: bool) -> None: ...
+    def deposit(self, gradients: Iterable[tuple[Any, Cotangent, bool]]) -> None: ...
 
 
 algebra: Algebra
@@ -275,10 +275,7 @@ def _finish(
             if (id(leaf), 0) in captured:
                 captured[id(leaf), 0] = g
         return captured
-    for tensor, g in retained:
-        algebra.deposit(tensor, g, False)
-    for leaf, g, owned in done:
-        algebra.deposit(leaf, g, owned)
+    algebra.deposit([*((tensor, g, False) for tensor, g in retained), *done])
     for leaf, _, _ in done:
         for hook in leaf._post_hooks():
             hook(leaf)

@@ -30,6 +30,7 @@ from sparsegrad import backends, dtypes
 from sparsegrad.backends.quiet import SILENT, restore, silence
 from sparsegrad.engine.graph import Node, next_seq
 from sparsegrad.engine.mode import recording
+from sparsegrad.engine.refusal import check_devices, complaint, explained
 from sparsegrad.engine.rules import (
     AUX,
     INPUT,
@@ -42,7 +43,7 @@ from sparsegrad.engine.rules import (
     make_plan,
     parse,
 )
-from sparsegrad.errors import DeviceError, DtypeError, GraphError, ShapeError, SparsegradError
+from sparsegrad.errors import GraphError, SparsegradError
 
 __all__ = ["Meta", "Primitive", "primitive", "registry"]
 
@@ -281,7 +282,7 @@ class Primitive:
                 elif data.dtype is not dtype and data.dtype != dtype:
                     uniform = False
                 if type(data) is not type(first):
-                    self._same_device(args, static)
+                    check_devices(self, args, static)
             elif a is None or type(a) in _SCALARS:
                 arrays.append(a)
                 complex_scalar = complex_scalar or type(a) is complex
@@ -298,7 +299,7 @@ class Primitive:
         else:
             lib = backends.for_array(first)
             if type(first) is not np.ndarray:
-                self._same_device(args, static)
+                check_devices(self, args, static)
                 static = {k: _moved(v, lib) for k, v in static.items()}
             if self._takes_xp:
                 lib = lib.xp
@@ -321,13 +322,11 @@ class Primitive:
                 result = self._narrowed(result, narrow)
         except SparsegradError:
             raise
-        except (MemoryError, RuntimeError) as error:  # CuPy without its pool raises the latter
-            if not isinstance(error, MemoryError) and "MemoryAllocation" not in str(error):
+        except Exception as error:
+            found = explained(self, error, args, static)
+            if found is error:
                 raise
-            raise MemoryError(self._complain(args, str(error) or "out of memory")) from error
-        except (ValueError, TypeError, IndexError, OverflowError) as error:
-            self._same_device(args, static)
-            raise self._explained(error, args) from error
+            raise found from error
         finally:
             restore(token)
         if self._plain:
@@ -397,7 +396,7 @@ class Primitive:
         """Inputs that are not tensors or numbers: sparse tensors, arrays, lists."""
         if any(getattr(a, "_is_sparse", False) for a in args):
             if self.sparse is None:
-                raise TypeError(self._complain(args, "no meaning for sparse tensors"))
+                raise TypeError(complaint(self, args, "no meaning for sparse tensors"))
             return self.sparse(*args, **static)
         seen = any(isinstance(a, _Tensor) for a in args)
         converted = []
@@ -406,7 +405,7 @@ class Primitive:
                 a, seen = _convert(a, self.name), True
             converted.append(a)
         if not seen:
-            raise TypeError(self._complain(args, "needs at least one tensor"))
+            raise TypeError(complaint(self, args, "needs at least one tensor"))
         return self(*converted, **static)
 
     def _promoted(self, arrays: list[Any], first: Any) -> tuple[list[Any], np.dtype | None]:
@@ -437,30 +436,6 @@ class Primitive:
         if _owner(out.data) is _owner(source.data):
             out._version = source._counter()
 
-    def _same_device(self, args: Any, static: dict[str, Any]) -> None:
-        """DeviceError unless tensors, and patterns among static arguments, share a device."""
-        where = {a.device for a in args if isinstance(a, _Tensor)}
-        where |= {s.device for s in static.values() if hasattr(s, "core")}
-        if len(where) > 1:
-            names = " and ".join(sorted(map(str, where)))
-            raise DeviceError(self._complain(args, f"arguments are on different devices, {names}"))
-
-    def _complain(self, args: Any, problem: str) -> str:
-        names = (
-            [f"{self.variadic}[{i}]" for i in range(len(args))] if self.variadic else self.inputs
-        )
-        found = ", ".join(f"{n}: {describe(a)}" for n, a in zip(names, args, strict=False))
-        return f"{self.name.removesuffix('_p')}: {problem}; got {found}"
-
-    def _explained(self, error: Exception, args: Any) -> Exception:
-        """The error of an array library, with the op and its arguments named."""
-        text = self._complain(args, str(error))
-        if isinstance(error, IndexError) and not isinstance(error, np.exceptions.AxisError):
-            return IndexError(text)
-        if isinstance(error, ValueError):
-            return ShapeError(text)
-        return DtypeError(text)
-
 
 def _moved(value: Any, be: Any) -> Any:
     """A static argument with its index arrays and masks, if in host memory, on the device."""
@@ -469,20 +444,13 @@ def _moved(value: Any, be: Any) -> Any:
     return tuple([_moved(v, be) for v in value]) if type(value) is tuple else value
 
 
-def describe(a: Any) -> str:
-    """What an argument is, for error messages: type, shape, dtype."""
-    if hasattr(a, "shape") and hasattr(a, "dtype"):
-        return f"{type(a).__name__}{tuple(a.shape)} {a.dtype}"
-    return repr(a) if type(a) in _SCALARS or a is None else type(a).__name__
+def _owner(array: Any) -> Any:
+    """The array whose memory this one looks into."""
+    return array if array.base is None else array.base
 
 
 def _narrow(array: Any, dtype: np.dtype) -> Any:
     return array.astype(dtype) if array.dtype.kind == "f" and array.dtype != dtype else array
-
-
-def _owner(array: Any) -> Any:
-    """The array whose memory this one looks into."""
-    return array if array.base is None else array.base
 
 
 def _meta(a: Any) -> Any:

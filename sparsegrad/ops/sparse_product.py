@@ -56,8 +56,8 @@ def spgemm(A: Any, B: Any) -> Any:
 
     Every entry that a product of stored entries reaches is stored, even if it comes to 0. The
     pattern is found once for two patterns and kept. Gradients lie on the entries of A and of B.
-    Raises ShapeError for sizes that do not fit, MemoryError (with the number of products) for a
-    result that does not.
+    Raises ShapeError for sizes that do not fit, OutOfMemoryError (with the number of products) for
+    a result that does not.
 
     >>> import sparsegrad as sg
     >>> A = sg.coo([[0, 0, 1, 2, 2], [1, 2, 0, 0, 1]], [1.0, 2.0, 3.0, 4.0, 5.0], (3, 3))

@@ -26,7 +26,7 @@ import numpy as np
 from sparsegrad import backends
 from sparsegrad.config import current as settings
 from sparsegrad.device import Device
-from sparsegrad.errors import PatternError
+from sparsegrad.errors import OutOfMemoryError, PatternError, out_of_memory
 from sparsegrad.structure.arrays import (
     Array,
     as_ids,
@@ -79,7 +79,7 @@ class Core:
         except KeyError:
             with self._lock:
                 if key not in self._cache:
-                    value = build()
+                    value = self._built(key, build)
                     mark = self.backend.mark()
                     if mark is not None:
                         self._marks[key] = mark
@@ -88,6 +88,19 @@ class Core:
         if self._marks and (mark := self._marks.get(key)) is not None:
             self.backend.wait(mark)
         return value
+
+    def _built(self, key: Any, build: Callable[[], Any]) -> Any:
+        try:
+            return build()
+        except OutOfMemoryError:
+            raise
+        except MemoryError as error:
+            while isinstance(key, tuple):
+                key = key[0]
+            raise OutOfMemoryError(
+                f"{key} of a pattern of shape {self.shape} with {self.nnz} entries: "
+                f"{out_of_memory(error)}"
+            ) from error
 
     def validate(self) -> None:
         """PatternError unless every index lies in the shape and offsets rise from 0 to nnz."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import OutOfMemoryError, ShapeError
 from sparsegrad.structure.arrays import Array, index_dtype
 from sparsegrad.structure.pattern import Core, Pattern
 from sparsegrad.structure.plan import _like, remember
@@ -28,7 +28,7 @@ def product(a: Pattern, b: Pattern) -> Pattern:
                 coords = be.spgemm_pattern(a, b)
         except MemoryError:
             pairs = int(be.xp.diff(b.rows()[0].astype("int64"))[a.col].sum())
-            raise MemoryError(
+            raise OutOfMemoryError(
                 f"spgemm: the product of A {a.shape} with {a.nnz} entries and B {b.shape} with "
                 f"{b.nnz} sums {pairs} products and does not fit in memory; spgemm_masked "
                 "computes chosen entries only"

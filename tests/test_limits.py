@@ -1,0 +1,207 @@
+"""What a process shares or runs out of: threads, Ctrl-C, memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+import threadpoolctl
+
+import sparsegrad as sg
+from sparsegrad.backends import cpu_jit_launch
+
+# ---- threads -----------------------------------------------------------------------------------
+
+
+def blas() -> set[int]:
+    return {
+        pool["num_threads"]
+        for pool in threadpoolctl.threadpool_info()
+        if pool["user_api"] == "blas"
+    }
+
+
+def test_one_number_governs_kernels_and_blas() -> None:
+    before = sg.get_num_threads()
+    try:
+        for n in (1, 2):
+            sg.set_num_threads(n)
+            assert sg.get_num_threads() == n
+            assert blas() == {n}
+    finally:
+        sg.set_num_threads(before)
+    with pytest.raises(ValueError, match="set_num_threads: expected at least 1, got 0"):
+        sg.set_num_threads(0)
+    with pytest.raises(TypeError):
+        sg.set_num_threads(1.5)  # type: ignore[arg-type]
+    assert sg.get_num_threads() == before
+
+
+def test_a_long_kernel_has_no_more_threads_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_jit_launch, "_num_threads", 2)
+    ran, together = set(), threading.Barrier(2, timeout=30)
+
+    def kernel(ticket: np.ndarray, tasks: int) -> None:
+        ran.add(threading.current_thread().name)
+        together.wait()
+
+    cpu_jit_launch.launch(kernel, (8,), 8, cpu_jit_launch._LONG)
+    assert len(ran) == 2
+    assert threading.main_thread().name not in ran  # it waits, for signals too
+
+
+def test_an_error_in_a_long_kernel_arrives() -> None:
+    def kernel(ticket: np.ndarray) -> None:
+        raise ZeroDivisionError("here")
+
+    with pytest.raises(ZeroDivisionError, match="here"):
+        cpu_jit_launch.launch(kernel, (), 8, cpu_jit_launch._LONG)
+
+
+# ---- Ctrl-C ------------------------------------------------------------------------------------
+SLOW = pytest.mark.slow
+INTERRUPTED = """
+    import os, signal, threading, time
+    import numpy as np
+    import sparsegrad as sg
+    from sparsegrad.backends import cpu_jit_launch
+    {setup}
+    def interrupt():
+        started.wait()
+        time.sleep(0.2)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    started, sent = threading.Event(), []
+    threading.Thread(target=interrupt).start()
+    try:
+        started.set()
+        while True:
+            run()
+    except KeyboardInterrupt:
+        waited = time.monotonic() - sent[0]
+        assert waited < 5, waited  # on a busy machine; without interruption a run takes longer
+    {after}
+    print("usable")
+"""
+
+PRODUCT = """
+    n, k = 1000, 8192
+    rng = np.random.default_rng(0)
+    row, col = np.divmod(np.flatnonzero(rng.random(n * n) < 0.4), n)
+    A = sg.coo([row, col], np.ones(row.size, "f4"), (n, n)).to("csr")
+    x = sg.ones(n, k)
+    A @ sg.ones(n, 256)  # compiled by now
+    run = lambda: A @ x
+"""
+SORTING = """
+    n = 1 << 24
+    key = np.random.default_rng(0).integers(0, n, n)
+    shape = (n, n)
+    coords = (key, key[::-1].copy())
+    from sparsegrad.backends.cpu_jit import CpuJit
+    CpuJit().sort_coo(tuple(c[:100_000] for c in coords), shape)
+    run = lambda: CpuJit().sort_coo(coords, shape)
+"""
+SLOW_TASKS = """
+    def slow(ticket, tasks):  # a minute
+        while ticket[0] < tasks:
+            ticket[0] += 1
+            time.sleep(0.01)
+            at.append(ticket[0])
+    at = []
+    run = lambda: cpu_jit_launch.launch(slow, (10_000,), 10_000, cpu_jit_launch._LONG)
+"""
+STUCK = """
+    def stuck(ticket):  # one task that looks at nothing
+        time.sleep(60)
+    run = lambda: cpu_jit_launch.launch(stuck, (), 1, cpu_jit_launch._LONG)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT between processes")
+@pytest.mark.parametrize(
+    ("setup", "after"),
+    [
+        pytest.param(SLOW_TASKS, "n = len(at); time.sleep(0.2); assert len(at) == n", id="tasks"),
+        pytest.param(STUCK, "assert float((sg.ones(3, 3) @ sg.ones(3)).sum()) == 9", id="stuck"),
+        pytest.param(PRODUCT, "assert (A @ x)[0, 0] == A.indptr[1]", id="spmm", marks=SLOW),
+        pytest.param(SORTING, "assert run().size == n", id="sort", marks=SLOW),
+    ],
+)  # fmt: skip
+def test_ctrl_c_in_a_long_kernel(setup: str, after: str) -> None:
+    code = textwrap.dedent(INTERRUPTED).format(setup=textwrap.dedent(setup).strip(), after=after)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == ("usable", 0), done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT between processes")
+def test_ctrl_c_that_nobody_catches_ends_the_process() -> None:
+    code = f"""
+import os, signal, threading, time
+from sparsegrad.backends import cpu_jit_launch
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+cpu_jit_launch.launch(lambda ticket: time.sleep(60), (), 1, {cpu_jit_launch._LONG})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert "KeyboardInterrupt" in done.stderr
+    assert done.returncode in (130, -signal.SIGINT)
+
+
+# ---- memory ------------------------------------------------------------------------------------
+def test_out_of_memory_names_the_op_and_the_bytes() -> None:
+    x = sg.ones(10**7, 1, requires_grad=True)
+    text = (
+        r"mul: out of memory: 400,000,000,000,000 bytes for an array of shape "
+        r"\(10000000, 10000000\) and dtype float32; got a: Tensor\(10000000, 1\) float32, b: "
+    )
+    with pytest.raises(sg.OutOfMemoryError, match=text):
+        x * x.T
+    text = r"zeros: out of memory: 8,000,000,000,000 bytes for an array of shape \(1000000, 10"
+    with pytest.raises(MemoryError, match=text):  # a MemoryError for who knows no better
+        sg.zeros(10**6, 10**6, dtype="float64")
+    with pytest.raises(sg.OutOfMemoryError, match="full: out of memory: 4,000,000,000,000,000,00"):
+        sg.full((10**9, 10**9), 1.0)  # more than addresses reach
+    A = sg.sparse_eye(10**7)
+    with pytest.raises(sg.OutOfMemoryError, match=r"out of memory: 400,000,000,000,000 bytes"):
+        A.to_dense()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_AS")
+def test_out_of_memory_in_a_backward_pass_changes_nothing() -> None:
+    code = """
+import resource
+import sparsegrad as sg
+
+def room(nbytes):
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (used + nbytes if nbytes else hard, hard))
+
+small = sg.ones(1, requires_grad=True)
+x = sg.ones(1 << 25, requires_grad=True)  # 128 MB
+y = small.sum() + (x * sg.ones(1 << 25)).sum()
+room(64 << 20)
+try:
+    y.backward(retain_graph=True)
+except sg.OutOfMemoryError as error:
+    assert str(error).startswith("mul: out of memory: 134,217,728 bytes"), error
+    assert any("while differentiating mul" in note for note in error.__notes__)
+else:
+    raise SystemExit("no error")
+assert small.grad is None and x.grad is None
+room(0)
+y.backward()
+assert small.grad == 1 and float(x.grad.sum()) == 1 << 25
+"""
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env, timeout=60)

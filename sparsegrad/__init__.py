@@ -25,9 +25,9 @@ from sparsegrad import (
     policy,
 )
 from sparsegrad.autograd import Function, checkpoint, gradcheck, gradgradcheck
+from sparsegrad.backends.cpu_jit_launch import get_num_threads, set_num_threads
 from sparsegrad.config import config
 from sparsegrad.create import *  # noqa: F403
-from sparsegrad.backends.cpu_jit_launch import get_num_threads, set_num_threads
 from sparsegrad.device import Device
 from sparsegrad.dtypes import (
     bool_ as bool,
@@ -117,12 +117,12 @@ __all__ = [
     "float32",
     "float64",
     "get_default_dtype",
+    "get_num_threads",
     "get_rng_state",
     "grad",
     "gradcheck",
     "gradgradcheck",
     "int16",
-    "get_num_threads",
     "int32",
     "int64",
     "int8",
@@ -143,12 +143,12 @@ __all__ = [
     "set_default_dtype",
     "set_detect_anomaly",
     "set_grad_enabled",
+    "set_num_threads",
     "set_rng_state",
     "should_use_sparse",
     "uint8",
 ]
 __all__ += create.__all__
-    "set_num_threads",
 __all__ += errors.__all__
 __all__ += io.__all__
 __all__ += [name for family in ops.FAMILIES for name in family.__all__]

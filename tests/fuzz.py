@@ -156,7 +156,9 @@ class Chain:
     def apply(self, rng: np.random.Generator) -> bool:
         op = OPS[rng.integers(len(OPS))]
         some = rng.permutation(len(self.vars))
-        made = next(filter(None, (op(rng, self.vars[i], self.vars, self.narrow) for i in some)), None)
+        made = next(
+            filter(None, (op(rng, self.vars[i], self.vars, self.narrow) for i in some)), None
+        )
         if made is None:
             return False
         code, dense, parents, mask = (*made, None)[:4]

@@ -122,19 +122,24 @@ def div(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
 
 
 def matmul(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
-    if a.dense.ndim != 2 or (a.sparse and a.value.dense_dim):
+    """Matrices and vectors, dense and sparse, and stored rows (n, d)."""
+
+    def fits(v: Var) -> bool:
+        rows = v.sparse and v.value.dense_dim
+        return v.dense.ndim in (1, 2) and (not rows or v.value.sparse_dim == 1)
+
+    if not fits(a):
         return None
-    b = partner(rng, pool, lambda v: v.dense.ndim in (1, 2) and len(v.dense) == a.dense.shape[1]
-                and not (v.sparse and (v.value.dense_dim or v.dense.ndim == 1)))  # fmt: skip
+    b = partner(rng, pool, lambda v: fits(v) and len(v.dense) == a.dense.shape[-1])
     if b is None:
         return None
-    A, B = a.dense, b.dense
-    mask = (a.mask.astype(int) @ b.mask.astype(int)) > 0 if a.sparse and b.sparse else None
-    if B.ndim == 1:
-        rules = [(a, lambda g: np.outer(g, B)), (b, lambda g: A.T @ g)]
-    else:
-        rules = [(a, lambda g: g @ B.T), (b, lambda g: A.T @ g)]
-    return f"{a.name} @ {b.name}", A @ B, rules, mask
+    A, B = np.atleast_2d(a.dense), b.dense if b.dense.ndim == 2 else b.dense[:, None]
+    whole = all(v.sparse and v.dense.ndim == 2 and not v.value.dense_dim for v in (a, b))
+    mask = (a.mask.astype(int) @ b.mask.astype(int)) > 0 if whole else None
+    shape = (len(A), B.shape[1])
+    rules = [(a, lambda g: (g.reshape(shape) @ B.T).reshape(a.dense.shape)),
+             (b, lambda g: (A.T @ g.reshape(shape)).reshape(b.dense.shape))]  # fmt: skip
+    return f"{a.name} @ {b.name}", np.asarray(a.dense @ b.dense), rules, mask
 
 
 def transpose(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:

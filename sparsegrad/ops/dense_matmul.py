@@ -6,7 +6,6 @@ from typing import Any
 
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.index import take_p
 from sparsegrad.ops.shape import reshape_p, transpose
 
 __all__ = ["bmm", "matmul", "mm", "mv"]
@@ -31,7 +30,7 @@ def _times(g: Any, b: Any) -> Any:
         return matmul_p(g, b)
     if g.ndim != 2 or b.ndim != 2:
         return matmul_p(g._densify("backward of matmul"), b)
-    return g.with_values(matmul_p(g.values, b)) if g.dense_dim else matmul(g, b)
+    return matmul(g, b)
 
 
 def _times_left(a: Any, g: Any) -> Any:
@@ -40,18 +39,16 @@ def _times_left(a: Any, g: Any) -> Any:
         return matmul_p(a, g)
     if g.ndim != 2 or a.ndim != 2:
         return matmul_p(a, g._densify("backward of matmul"))
-    if not g.dense_dim:
-        return matmul(a, g)
-    rows = take_p(transpose(a, 0, 1), index=g.row)
-    return matmul_p(transpose(rows, 0, 1), g.values)
+    return matmul(a, g)
 
 
 def matmul(a: Any, b: Any) -> Any:
     """Matrix product with PyTorch's rules: vectors, matrices, broadcast batches; dense or sparse.
 
     Shapes: (k,) @ (k,) -> (); (m, k) @ (k,) -> (m,); (*B, m, k) @ (*B, k, n) -> (*B, m, n).
-    A SparseTensor may stand on either side: (m, n) with dense vectors, matrices and batches or
-    another SparseTensor (the result is then sparse), (*B, m, n) with the same or shared matrices.
+    A SparseTensor may stand on either side: (n,) and (m, n) with dense vectors, matrices and
+    batches or another SparseTensor (the result is then sparse, of two vectors a number),
+    (*B, m, n) with the same or shared matrices, stored rows (n, d) with vectors and matrices.
     Raises ShapeError for sizes that do not fit.
 
     >>> import sparsegrad as sg

@@ -15,7 +15,15 @@ from typing import Any
 
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, ShapeError
-from sparsegrad.ops.shape import broadcast_p, permute_p, reshape_p, transpose
+from sparsegrad.ops.shape import (
+    broadcast_p,
+    permute_p,
+    reshape_p,
+    squeeze,
+    transpose,
+    unsqueeze,
+)
+from sparsegrad.ops.sparse_index import index_select
 from sparsegrad.ops.sparse_product import spgemm
 from sparsegrad.ops.sparse_structure import coalesce
 from sparsegrad.ops.spmm_reduce import spmm_extreme_p, spmm_mean
@@ -212,6 +220,8 @@ def sparse_matmul(a: Any, b: Any) -> Any:
     """`a @ b` with at least one sparse operand."""
     from sparsegrad.tensor import as_tensor
 
+    if _has_one_dim(a) or _has_one_dim(b):
+        return _with_lines(a, b)
     if not getattr(b, "_is_sparse", False):
         return spmm(a, b)
     if getattr(a, "_is_sparse", False):
@@ -225,6 +235,34 @@ def sparse_matmul(a: Any, b: Any) -> Any:
     else:
         out = spmm(b.T, left)
     return out if a.ndim == 1 else transpose(out, -2, -1)
+
+
+def _has_one_dim(t: Any) -> bool:
+    return getattr(t, "_is_sparse", False) and t.sparse_dim == 1
+
+
+def _with_lines(a: Any, b: Any) -> Any:
+    """a @ b where one of them has one sparse dimension: a vector (n,), read as a row on the left
+    and as a column on the right, or rows (n, d) some of which are stored."""
+    from sparsegrad.ops.dense_matmul import matmul
+    from sparsegrad.tensor import as_tensor
+
+    a, b = (t if getattr(t, "_is_sparse", False) else as_tensor(t) for t in (a, b))
+    rows = [_has_one_dim(t) and t.dense_dim > 0 for t in (a, b)]
+    fits = a.ndim > 0 and b.ndim > 0 and a.shape[-1] == b.shape[0 if b.ndim == 1 else -2]
+    if not fits or (any(rows) and max(a.ndim, b.ndim) > 2):
+        raise ShapeError(f"matmul: shapes do not fit; got a: {a.shape}, b: {b.shape}")
+    if rows[0]:
+        return a.with_values(matmul(a.values, b))
+    if rows[1]:
+        return matmul(index_select(a, -1, b.row), b.values)
+    if a.ndim == b.ndim == 1 and a._is_sparse and b._is_sparse:
+        return (a * b).sum()
+    if not _has_one_dim(a):
+        return squeeze(matmul(a, unsqueeze(b, 1)), -1)
+    if b._is_sparse:
+        return matmul(transpose(b, -2, -1), a)
+    return squeeze(matmul(unsqueeze(a, 0), b), -1 if b.ndim == 1 else -2)
 
 
 def _dense_batch(A: Any, x: Any, reduce: str) -> Any:

@@ -145,6 +145,57 @@ def affine(d: Draw) -> Iterator[Sample]:
         yield (d.dense(2), a, d.dense(a.shape[1], 2)), {}
 
 
+def vectors(d: Draw, *heads: int) -> Iterator[Sparse]:
+    """One sparse dimension: some entries, duplicates out of order, none, a size of 0."""
+    for n, at in ((5, [0, 3, 4]), (5, [4, 1, 4, 0]), (5, []), (0, []), (1, [0])):
+        coords = np.array([at], int)
+        yield Sparse(coords, d.away(len(at), *heads), (n,))
+    zero = Sparse(np.array([[1, 2]]), d.away(2, *heads), (4,))
+    zero.values[0] = 0
+    yield zero
+
+
+def huge_vector(d: Draw) -> Sparse:
+    return Sparse(d.rng.integers(0, 10**6, (1, 10)), d.away(10), (10**6,))
+
+
+def vector_dense(d: Draw) -> Iterator[Sample]:
+    for v in vectors(d):
+        (n,) = v.shape
+        for sizes in ((n,), (n, 3), (n, 0), (2, n, 3)):
+            yield (v, d.dense(*sizes)), {}
+
+
+def dense_vector(d: Draw) -> Iterator[Sample]:
+    for v in vectors(d):
+        (n,) = v.shape
+        for sizes in ((n,), (3, n), (0, n), (2, 3, n)):
+            yield (d.dense(*sizes), v), {}
+
+
+def sparse_vector(d: Draw) -> Iterator[Sample]:
+    for v in vectors(d):
+        (n,) = v.shape
+        for fmt in FORMATS:
+            yield (d.sparse(3, n), v), {"fmt": fmt}
+        yield (batch(d, (2,), 3, n), v), {"fmt": "coo"}
+
+
+def rows_dense(d: Draw) -> Iterator[Sample]:
+    for v in vectors(d, 3):
+        for sizes in ((3, 2), (3,), (3, 0)):
+            yield (v, d.dense(*sizes)), {}
+        yield (v, d.sparse(3, 2)), {}
+
+
+def dense_rows(d: Draw) -> Iterator[Sample]:
+    for v in vectors(d, 3):
+        (n,) = v.shape
+        for sizes in ((2, n), (n,), (0, n)):
+            yield (d.dense(*sizes), v), {}
+        yield (d.sparse(2, n), v), {}
+
+
 def systems(d: Draw) -> Iterator[Sample]:
     """Square matrices of every kind with a full diagonal, entries unsorted; see `heavy`."""
     for a in [a for a in d.every_kind(5, 5) if a.shape[0] == a.shape[1]]:
@@ -273,6 +324,23 @@ ROWS = [
            lambda d: (((a, d.dense(a.shape[0], a.shape[2], 2)), {}) for a in batches(d) if len(a.shape) == 3),
            None, ("coo",), bilinear=True, errors=(
         (lambda: sg.bmm(sg.ones(2, 1, 1), sg.ones(3, 1, 1)), sg.ShapeError, "bmm: expected 3 and 3"),
+    )),
+    OpCase("matmul[vector,dense]", sg.matmul, np.matmul, vector_dense, None, ("coo",), bilinear=True,
+           huge=lambda d: ((huge_vector(d), d.dense(10**6, 2)), {}), errors=(
+        (lambda: sg.coo([[0]], [1.0], (2,)) @ sg.ones(3), sg.ShapeError, r"matmul: shapes do not fit; got a: \(2,\), b: \(3,\)"),
+    )),
+    OpCase("matmul[dense,vector]", sg.matmul, np.matmul, dense_vector, None, ("coo",), bilinear=True,
+           huge=lambda d: ((d.dense(2, 10**6), huge_vector(d)), {})),
+    OpCase("matmul[vector,vector]", sg.matmul, np.matmul,
+           lambda d: (((v, w), {}) for v, w in zip(vectors(d), vectors(Draw(7)), strict=True)), None, ("coo",), bilinear=True,
+           huge=lambda d: ((huge_vector(d), huge_vector(d)), {})),
+    OpCase("matmul[sparse,vector]", lambda a, v, fmt: (a.to(fmt) if fmt != a.format else a) @ v, lambda a, v, fmt: a @ v,
+           sparse_vector, None, ("coo",), bilinear=True, huge=lambda d: ((d.huge(), huge_vector(d)), {"fmt": "csr"})),
+    OpCase("matmul[vector,sparse]", lambda a, v, fmt: v @ (a.to(fmt) if fmt != a.format else a).transpose(-1, -2),
+           lambda a, v, fmt: a @ v, sparse_vector, None, ("coo",), bilinear=True, huge=lambda d: ((d.huge(), huge_vector(d)), {"fmt": "csc"})),
+    OpCase("matmul[rows,dense]", sg.matmul, np.matmul, rows_dense, None, ("coo",), bilinear=True),
+    OpCase("matmul[dense,rows]", sg.matmul, np.matmul, dense_rows, None, ("coo",), bilinear=True, errors=(
+        (lambda: sg.ones(2, 2, 2) @ sg.coo([[0]], [[1.0]], (2, 1)), sg.ShapeError, r"matmul: shapes do not fit; got a: \(2, 2, 2\)"),
     )),
     OpCase("spsolve", lambda a, b: sg.spsolve(heavy(a), b), lambda a, b: np.linalg.solve(heavy(a), b), systems, "spsolve_p", FORMATS, huge=huge_system, errors=(
         (lambda: sg.spsolve(sg.coo([[0], [0]], [1.0], (2, 2)), sg.ones(2)), sg.SingularMatrixError, r"spsolve: A of shape \(2, 2\) .* singular"),

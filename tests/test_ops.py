@@ -157,6 +157,28 @@ def _read_only(a: np.ndarray) -> np.ndarray:
     return a
 
 
+EXTREMES = [0.0, -0.0, np.inf, -np.inf, np.nan, 3e4, -3e4, 6e-5, -1.0, 2.0, 0.5]
+
+
+@pytest.mark.parametrize(("case", "fmt"), FORMATTED)
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_extreme_values_do_not_warn(case: OpCase, fmt: Any, dtype: str) -> None:
+    """1 / 0 is inf and 0 / 0 is nan without a word, forward and backward (a warning is an error
+    here)."""
+    wide = np.array(EXTREMES)
+    if dtype == "float64":
+        wide[5:7] *= 1e300
+    for call in calls(case, fmt, dtype):
+        call.arrays = [np.resize(wide.astype(dtype), a.shape) for a in call.arrays]
+        leaves = call.leaves(requires_grad=case.order > 0)
+        try:
+            out = call.values(*leaves)
+            if out.requires_grad:
+                out.backward(sg.Tensor(np.resize(wide.astype(dtype), out.shape)))
+        except (sg.errors.SparsegradError, ValueError):
+            continue  # what needs finite numbers may say so
+
+
 # ---- gradients ---------------------------------------------------------------------------------
 @differentiable
 def test_gradient(case: OpCase, fmt: Any, dtype: str, backend: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
@@ -41,10 +39,9 @@ def var_p(xp: Any, x: Any, *, axis: tuple[int, ...], correction: float) -> Any:
     float32."""
     wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
     count = math.prod(x.shape[a] for a in axis)
-    with np.errstate(divide="ignore", invalid="ignore"):  # of too few elements it is nan or inf
-        centre = xp.sum(wide, axis=axis, keepdims=True) / wide.dtype.type(count)
-        total = xp.sum(xp.square(wide - centre), axis=axis, keepdims=True)
-        out = total / wide.dtype.type(max(count - correction, 0))
+    centre = xp.sum(wide, axis=axis, keepdims=True) / wide.dtype.type(count)
+    total = xp.sum(xp.square(wide - centre), axis=axis, keepdims=True)
+    out = total / wide.dtype.type(max(count - correction, 0))  # of too few elements nan or inf
     return out.astype(x.dtype, copy=False)
 
 

@@ -242,6 +242,27 @@ def test_ac_90_dense_and_sparse_gradients_share_one_norm():
     np.testing.assert_allclose(w.grad.to_dense().data[2], 1.4, rtol=1e-5)
 
 
+# --- AC-91: a million ids ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [optim.Adagrad, optim.RowwiseAdagrad])
+def test_ac_91_a_million_ids_of_a_few_thousand_rows(cls):
+    """Each row moves once, by the sum of all that its ids say; the others do not move."""
+    draw = np.random.default_rng(0)
+    ids = np.minimum(draw.zipf(1.3, 10**6), 20_000) - 1
+    factor = draw.standard_normal((10**6, 2))
+    table = leaf(np.ones((30_000, 2)))
+    optimizer = cls([table], lr=0.1)
+    with sg.densify(budget=0, on_exceed="raise"):
+        (table.take(sg.tensor(ids)) * sg.tensor(factor)).sum().backward()
+        optimizer.step()
+    g = np.stack([np.bincount(ids, factor[:, j], 30_000) for j in range(2)], 1)
+    size = np.abs(g) if cls is optim.Adagrad else np.sqrt((g**2).mean(1, keepdims=True))
+    expected = 1 - 0.1 * g / (size + 1e-10)
+    np.testing.assert_allclose(table.data, np.where(g == 0, 1, expected), rtol=1e-6)
+    assert (table.data[20_000:] == 1).all() and (table.data[0] != 1).all()
+
+
 # --- AC-98: sparse targets ---------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from sparsegrad.backends.quiet import SILENT, restore, silence
-from sparsegrad.engine.mode import anomaly, recording
+from sparsegrad.engine.mode import anomaly, autocasting, recording
 from sparsegrad.errors import AnomalyError, GraphError
 
 __all__ = ["FREED", "Algebra", "Edge", "Node", "Version", "install_algebra", "walk"]
@@ -213,6 +213,7 @@ def walk(
 
     watch = anomaly.get()
     token, floats = recording.set(create_graph), silence(SILENT)
+    casts = autocasting.set(None)  # rules run in the dtypes of the forward pass
     try:
         for (source, index), g in roots:
             deliver(source, index, g, False)
@@ -250,6 +251,7 @@ def walk(
         return _finish(leaves, retained, captured, create_graph)
     finally:
         restore(floats)
+        autocasting.reset(casts)
         recording.reset(token)
 
 

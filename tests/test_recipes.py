@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegrad as sg
-from sparsegrad.recipes import train_gat, train_gcn
+from sparsegrad.recipes import ranking, train_gat, train_gcn, train_lightgcn
 
 FOLDER = os.environ.get("SPARSEGRAD_DATA")
 needs_data = pytest.mark.skipif(
@@ -322,3 +322,46 @@ def test_gat_errors(graph):
 @pytest.mark.parametrize("recipe", [train_gcn, train_gat])
 def test_recipes_are_short(recipe):
     assert len(inspect.getsource(recipe).splitlines()) < 100
+
+
+# --- recommendation ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def choices():
+    return sg.data.interactions_sbm(n_users=150, n_items=120, groups=5, seed=1)
+
+
+def test_ranking_against_a_loop():
+    rng = np.random.default_rng(0)
+    users, items = rng.standard_normal((30, 4)), rng.standard_normal((25, 4))
+    truth, seen = (sg.random_sparse(30, 25, 0.1, "csr") for _ in range(2))
+    found = ranking(sg.tensor(users), sg.tensor(items), seen, truth, k=6, batch=7)
+    recalls, gains = [], []
+    for u in range(30):
+        true = set(truth[u].indices[0].tolist())
+        scores = users[u] @ items.T
+        scores[seen[u].indices[0]] = -np.inf
+        best = np.argsort(-scores)[:6]
+        hits = [item in true for item in best]
+        if true:
+            recalls.append(sum(hits) / len(true))
+            ideal = sum(1 / np.log2(p + 2) for p in range(min(6, len(true))))
+            gains.append(sum(h / np.log2(p + 2) for p, h in enumerate(hits)) / ideal)
+    np.testing.assert_allclose(found["recall@6"], np.mean(recalls), rtol=1e-12)
+    np.testing.assert_allclose(found["ndcg@6"], np.mean(gains), rtol=1e-12)
+    some = ranking(sg.tensor(users), sg.tensor(items), seen, truth, k=6, which=[3, 4])
+    assert some != found and ranking(
+        sg.tensor(users), sg.tensor(items), seen, sg.coo([[], []], None, (30, 25))
+    ) == {"recall@20": 0.0, "ndcg@20": 0.0}
+
+
+def test_lightgcn_learns_who_chooses_what(choices):
+    options = {"dim": 16, "negatives": 64, "batch": 256, "lr": 0.02}
+    rows = []
+    found = train_lightgcn(choices, epochs=8, on_epoch=rows.append, **options)
+    assert found.test["recall@20"] > 0.5  # 0.17 by chance; 24 items of one's own group
+    assert rows[-1]["loss"] < rows[0]["loss"] and rows == found.history
+    assert found.best["val_recall@20"] == max(row["val_recall@20"] for row in rows)
+    again = train_lightgcn(choices, epochs=8, **options)
+    assert again.history == found.history and again.test == found.test

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import sparsegrad as sg
-from sparsegrad.data.planetoid import FOLDER_VARIABLE
+from sparsegrad.data.files import FOLDER_VARIABLE
 
-__all__ = ["NODES", "Source", "one_of"]
+__all__ = ["CHOICES", "NODES", "Source", "source"]
 
 
 @dataclass(frozen=True)
@@ -22,21 +23,48 @@ class Source:
     load: Callable[[str], Any]
 
 
-def one_of(named: Mapping[str, Callable[[], Any]]) -> Source:
-    """Data sets by name; the first is the default."""
+def source(named: Mapping[str, Callable[[], Any]], read: Callable[[str], Any], what: str) -> Source:
+    """Data sets by name, the first is the default; any other name is that of a file to `read`."""
     names = ", ".join(named)
 
     def load(name: str) -> Any:
-        if name not in named:
-            raise ValueError(f"--data must be one of {names}, got {name!r}")
-        return named[name]()
+        if name in named:
+            return named[name]()
+        if not os.path.exists(name):
+            raise ValueError(f"--data must be one of {names}, or a file; got {name!r}")
+        return read(name)
 
-    text = f"{names} (read from the folder that the environment variable {FOLDER_VARIABLE} names)."
-    return Source(next(iter(named)), text.replace("sbm", "sbm (generated)"), load)
+    told = names.replace("sbm", "sbm (generated)")
+    text = f"{told} (read from the folder that {FOLDER_VARIABLE} names), or the path of {what}."
+    return Source(next(iter(named)), text, load)
 
 
 # Graphs whose nodes are classified.
-NODES: dict[str, Callable[[], sg.data.Graph]] = {
+_GRAPHS: dict[str, Callable[[], sg.data.Graph]] = {
     "sbm": lambda: sg.data.sbm(),
     **{name: partial(sg.data.planetoid, name) for name in ("cora", "citeseer", "pubmed")},
+    **{f"amazon-{name}": partial(sg.data.amazon, name) for name in ("photo", "computers")},
+    "coauthor-physics": partial(sg.data.coauthor, "physics"),
+    **{name: partial(sg.data.heterophilous, name) for name in ("tolokers", "minesweeper")},
 }
+NODES = source(
+    _GRAPHS,
+    sg.data.read_graph,
+    "an .npz file in a layout of sg.data.read_graph",
+)
+
+
+# Who chose what.
+def _choices(path: str) -> sg.data.Interactions:
+    return sg.data.rated(os.path.basename(path), sg.data.read_ratings(path).R)
+
+
+CHOICES = source(
+    {
+        "sbm": lambda: sg.data.interactions_sbm(),
+        "gowalla": sg.data.gowalla,
+        "movielens": sg.data.movielens,
+    },
+    _choices,
+    "a file with lines of user and item, and a rating or none; a fifth of them is the test",
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sparsegrad import recipes
 from sparsegrad.cli.command import Recipe
-from sparsegrad.cli.data import NODES, one_of
+from sparsegrad.cli.data import CHOICES, NODES
 
 __all__ = ["RECIPES"]
 
@@ -18,17 +18,30 @@ RECIPES = {
     "gcn": Recipe(
         recipes.train_gcn,
         "A two-layer graph convolutional network (Kipf and Welling, ICLR 2017).",
-        data=one_of(NODES),
+        data=NODES,
         options={"hidden": "Width of the hidden layer.", "lr": "Learning rate of Adam."},
     ),
     "gat": Recipe(
         recipes.train_gat,
         "A two-layer graph attention network (Velickovic et al., ICLR 2018).",
-        data=one_of(NODES),
+        data=NODES,
         options={
             "hidden": "Width of each head of the hidden layer.",
             "heads": "Attention heads of the hidden layer.",
             "lr": "Learning rate of Adam.",
         },
+    ),
+    "lightgcn": Recipe(
+        recipes.train_lightgcn,
+        "LightGCN (He et al., SIGIR 2020), who will choose what, with a sampled softmax loss.",
+        data=CHOICES,
+        options={
+            "dim": "Width of the embeddings.",
+            "layers": "Propagations along the graph.",
+            "batch": "Pairs of user and item in an update.",
+            "negatives": "Random items that a batch is compared with.",
+            "lr": "Learning rate of Adam.",
+        },
+        matrix="the graph of users and items",
     ),
 }

@@ -24,14 +24,14 @@ class Graph:
 
     adjacency: SparseTensor (n, n), CSR, symmetric, ones; without self-loops unless the data
         has them.
-    features: SparseTensor (n, F), CSR, rows that sum to 1 (or 0).
+    features: SparseTensor (n, F), CSR, rows that sum to 1 (or 0); of some data sets a Tensor.
     labels: Tensor (n,), int64, in [0, n_classes); -1 for a node without a class.
     train, val, test: Tensors of node ids, int64, disjoint.
     """
 
     name: str
     adjacency: SparseTensor
-    features: SparseTensor
+    features: SparseTensor | Tensor
     labels: Tensor
     n_classes: int
     train: Tensor

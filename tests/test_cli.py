@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import sparsegrad as sg
@@ -126,6 +127,21 @@ def test_resume(tmp_path):
     assert resumed.stdout.splitlines()[:3] == whole.stdout.splitlines()[:3]
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [row["epoch"] for row in rows if "epoch" in row] == [1, 2, 3, 4, 5] * 2
+
+
+def test_a_file_without_a_split_gets_that_of_the_seed(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(150) % 2
+    edges = rng.integers(0, 150, (2, 300))
+    file = tmp_path / "mine.npz"
+    np.savez(file, edge_u=edges[0], edge_v=edges[1], x=rng.random((150, 4), "f4"), y=y)
+    log = tmp_path / "log.jsonl"
+    result = run("train", "gcn", "--data", file, "--epochs", 1, "--seeds", "0-1", "--log", log)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("Graph('mine': 150 nodes") == 2
+    losses = [row["loss"] for row in map(json.loads, log.open()) if "loss" in row]
+    assert len(set(losses)) == 2
+    assert run("train", "gcn", "--epochs", 1, "--seeds", "0-1").stdout.count("Graph(") == 1
 
 
 def test_interrupted(monkeypatch, tmp_path):

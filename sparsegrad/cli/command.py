@@ -39,7 +39,10 @@ _COMMON = {
 }
 _DEVICES = ("auto", "cpu", "cuda")
 
-_Seed = Annotated[int, typer.Option(help="Seed of initialisation and dropout.")]
+_Seed = Annotated[
+    int,
+    typer.Option(help="Seed of initialisation and dropout, and of a split that is not published."),
+]
 _Seeds = Annotated[
     str | None, typer.Option(help="Several runs: 0-9, or 1,5,7. Prints mean ± deviation.")
 ]
@@ -67,8 +70,8 @@ def command(name: str, recipe: Recipe) -> Callable[..., None]:
         settings = {option: given[option] for option in own}
         try:
             surroundings = _checked(recipe, settings, given)
-            data = recipe.data.load(given["data"])
-            train(name, recipe.run, recipe.matrix, data, settings, surroundings)
+            load = recipe.data.load(given["data"])
+            train(name, recipe.run, recipe.matrix, load, settings, surroundings)
         except (sg.SparsegradError, ValueError, OSError, ImportError) as error:
             fail(error)
         except KeyboardInterrupt:

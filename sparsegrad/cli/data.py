@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,19 +21,24 @@ class Source:
 
     default: str
     help: str
-    load: Callable[[str], Any]
+    load: Callable[[str], Callable[[int], Any]]  # name -> seed of a run -> its data
 
 
-def source(named: Mapping[str, Callable[[], Any]], read: Callable[[str], Any], what: str) -> Source:
-    """Data sets by name, the first is the default; any other name is that of a file to `read`."""
+def source(named: Mapping[str, Callable[..., Any]], read: Callable[..., Any], what: str) -> Source:
+    """Data sets by name, the first is the default; any other name is that of a file to `read`.
+
+    What takes a `split` has no published one, or several: the seed of a run says which it is.
+    """
     names = ", ".join(named)
 
-    def load(name: str) -> Any:
-        if name in named:
-            return named[name]()
-        if not os.path.exists(name):
+    def load(name: str) -> Callable[[int], Any]:
+        if name not in named and not os.path.exists(name):
             raise ValueError(f"--data must be one of {names}, or a file; got {name!r}")
-        return read(name)
+        make = named[name] if name in named else partial(read, name)
+        if "split" in inspect.signature(make).parameters:
+            return lambda seed: make(split=seed)
+        data = make()
+        return lambda seed: data
 
     told = names.replace("sbm", "sbm (generated)")
     text = f"{told} (read from the folder that {FOLDER_VARIABLE} names), or the path of {what}."
@@ -40,7 +46,7 @@ def source(named: Mapping[str, Callable[[], Any]], read: Callable[[str], Any], w
 
 
 # Graphs whose nodes are classified.
-_GRAPHS: dict[str, Callable[[], sg.data.Graph]] = {
+_GRAPHS: dict[str, Callable[..., sg.data.Graph]] = {
     "sbm": lambda: sg.data.sbm(),
     **{name: partial(sg.data.planetoid, name) for name in ("cora", "citeseer", "pubmed")},
     **{f"amazon-{name}": partial(sg.data.amazon, name) for name in ("photo", "computers")},

@@ -40,18 +40,21 @@ def train(
     name: str,
     run: Callable[..., TrainingResult],
     matrix: str,
-    data: Any,
+    load: Callable[[int], Any],
     settings: dict[str, Any],
     around: Surroundings,
 ) -> None:
     """Run each seed; print and write the results."""
-    typer.echo(repr(data))
+    data: Any = None
     if around.plot is not None:
         report.pyplot()  # that it is missing is said now
     head = report.head(name, around.data, settings, around.device)
     results: dict[int, TrainingResult] = {}
     with _log(around.log, head) as log:
         for seed in around.seeds or [0]:
+            data, before = load(seed), data
+            if data is not before:
+                typer.echo(repr(data))
             options = _options(name, settings, around, seed)
             with _progress(f"seed {seed}", settings.get("epochs"), len(around.seeds) > 1) as show:
 

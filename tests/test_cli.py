@@ -139,7 +139,7 @@ def test_a_file_without_a_split_gets_that_of_the_seed(tmp_path):
     result = run("train", "gcn", "--data", file, "--epochs", 1, "--seeds", "0-1", "--log", log)
     assert result.exit_code == 0, result.output
     assert result.stdout.count("Graph('mine': 150 nodes") == 2
-    losses = [row["loss"] for row in map(json.loads, log.open()) if "loss" in row]
+    losses = [row["loss"] for row in map(json.loads, log.read_text().splitlines()) if "loss" in row]
     assert len(set(losses)) == 2
     assert run("train", "gcn", "--epochs", 1, "--seeds", "0-1").stdout.count("Graph(") == 1
 

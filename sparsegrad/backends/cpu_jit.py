@@ -39,7 +39,8 @@ _MIN_SCAN = 1 << 15  # expand, compress, order_facts, check_indices: entries
 _GRAIN = 8192  # entries and rows in a chunk, unless that makes more than _MAX_CHUNKS
 _MAX_CHUNKS = 1024
 _DIGIT = 12  # bits a sorting pass: its counters fit the L1 cache
-_LINE = 64  # bytes
+_LINE = 64  # bytes, as the longest vector of a kernel
+_SHORT = 16  # bytes of the shortest
 
 _F4, _F8, _I4, _I8 = (np.dtype(t) for t in ("f4", "f8", "i4", "i8"))
 _WIDE = {np.dtype("f2"): _F4, _F4: _F4, _F8: _F8}
@@ -240,13 +241,17 @@ class CpuJit(CpuJitProducts, CpuJitSteps):
         if values.strides[0] == 0 and nnz > 1:  # one value for all entries, stored once
             values, step = values[:1], 0
         scalars = _array(values, wide, (len(values), heads))
-        out = np.empty((m + len(cuts) * bool(carried.size), heads, k), dtype=wide)
         dense = _array(x, wide, (n, heads, k))
+        least = _SHORT // wide.itemsize
+        if 1 < k < least:  # kernels work in vectors, and such a copy is small
+            dense = np.pad(dense, ((0, 0), (0, 0), (0, least - k)))
+        width = dense.shape[2]
+        out = np.empty((m + len(cuts) * bool(carried.size), heads, width), dtype=wide)
         args = (cuts, indptr, indices, positions, scalars, step, dense, out)
-        kernel = _kernel("spmv" if k == 1 else "spmm", wide, indptr.dtype)
-        launch(kernel, args, len(cuts) - 1, nnz * heads * k + out.size)
+        kernel = _kernel(_spmm_kernel(heads, width * wide.itemsize), wide, indptr.dtype)
+        launch(kernel, args, len(cuts) - 1, nnz * heads * width + out.size)
         out = _add_carries(out, m, cuts, carried)
-        return _result(out, x.dtype, (m, *x.shape[1:]))
+        return _result(out[..., :k], x.dtype, (m, *x.shape[1:]))
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
         wide, nnz, (m, n) = _WIDE.get(x.dtype), pattern.nnz, pattern.shape
@@ -279,6 +284,7 @@ def _kernels() -> dict[str, Kernel]:
         cpu_jit_kernels_index,
         cpu_jit_kernels_product,
         cpu_jit_kernels_segment,
+        cpu_jit_kernels_spmm,
         cpu_jit_kernels_steps,
     )
 
@@ -287,6 +293,7 @@ def _kernels() -> dict[str, Kernel]:
         cpu_jit_kernels_index,
         cpu_jit_kernels_product,
         cpu_jit_kernels_segment,
+        cpu_jit_kernels_spmm,
         cpu_jit_kernels_steps,
     )
     found = [(name, item) for module in modules for name, item in vars(module).items()]
@@ -363,6 +370,15 @@ def _add_carries(out: Array, rows: int, cuts: Array, carried: Array) -> Array:
     for t in carried:
         out[cuts[t, 0] - 1] += out[rows + t]
     return out[:rows]
+
+
+def _spmm_kernel(heads: int, row_bytes: int) -> str:
+    """The kernel for so many heads, each with so many bytes of an output row."""
+    if row_bytes <= 8:
+        return "spmv"
+    if row_bytes > 2 * _LINE:
+        return "spmm"
+    return "spmm_narrow" if heads == 1 else "spmm_heads"
 
 
 def _row_plan(pattern: Any) -> tuple[Array, Array, Array, Array, Array] | None:

@@ -13,20 +13,18 @@ from sparsegrad.backends.cpu_jit_vector import (
     SHORT,
     WIDE,
     draw,
-    inlined,
+    far,
     kernel,
     load,
-    load_short,
     muladd,
+    place,
     prefetch,
-    store,
     sum_lanes,
     zero,
     zero_short,
 )
 
 _AHEAD = 8  # entries between fetching a row of x and using it
-_NEAR = 1 << 21  # bytes of x that the cache next to a core may hold: nothing is fetched ahead
 _FETCH = 256  # bytes of a row to fetch; the processor notices the run and fetches the rest
 
 
@@ -59,100 +57,6 @@ def cut_rows(indptr, n, split, cuts):
 # ---- sparse products ---------------------------------------------------------------------------
 # Rows are walked in one function each: a call per row costs as much as a row of eight entries
 # (reference counts of the views). Heads are an outer loop.
-
-
-@inlined(set())
-def _place(positions, e, step):
-    """Where the values of entry e are; no positions stands for 0, 1, ..."""
-    return uint64(positions[e]) * step if positions.size > 0 else uint64(e) * step
-
-
-@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3")
-def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
-    """out (m, H, k) = A @ x, with a block of an output row in registers.
-
-    values (nnz, H), or (1, H) with step 0. The values of entry e are at positions[e], or at e if
-    there are no positions. What chunk t finds of a row that began in an earlier chunk goes to
-    row m + t of `out`.
-    """
-    m, heads, k = indptr.size - 1, uint64(x.shape[1]), uint64(x.shape[2])
-    xs, outs = x.ravel(), out.ravel()
-    stride, step_ = heads * k, uint64(step)
-    none = x.dtype.type(0)
-    wide, short = uint64(WIDE // x.itemsize), uint64(SHORT // x.itemsize)
-    four = uint64(4) * wide
-    far = x.size * x.itemsize > _NEAR
-    while True:
-        t = draw(ticket)
-        if t >= cuts.shape[0] - 1:
-            return
-        owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
-        lead = 1 if first < min(int64(indptr[owned]), last) else 0
-        for i in range(owned - lead, cuts[t + 1, 0]):
-            begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
-            row = uint64(i if i >= owned else m + t) * stride
-            for h in range(heads):
-                j, stop = h * k, (h + uint64(1)) * k
-                while j + four <= stop:
-                    c0, c1, c2, c3 = zero(x), zero(x), zero(x), zero(x)
-                    for e in range(begin, end):
-                        if far and e + _AHEAD < indices.size:
-                            b = uint64(indices[e + _AHEAD]) * stride + j
-                            prefetch(xs, b)
-                            prefetch(xs, b + wide)
-                            prefetch(xs, b + wide + wide)
-                            prefetch(xs, b + wide + wide + wide)
-                        a = values[_place(positions, e, step_), h]
-                        b = uint64(indices[e]) * stride + j
-                        c0 = muladd(c0, a, load(xs, b))
-                        c1 = muladd(c1, a, load(xs, b + wide))
-                        c2 = muladd(c2, a, load(xs, b + wide + wide))
-                        c3 = muladd(c3, a, load(xs, b + wide + wide + wide))
-                    store(outs, row + j, c0)
-                    store(outs, row + j + wide, c1)
-                    store(outs, row + j + wide + wide, c2)
-                    store(outs, row + j + wide + wide + wide, c3)
-                    j += four
-                while j + wide < stop and k >= wide:
-                    j2 = min(j + wide, stop - wide)  # blocks may overlap
-                    c0, c1 = zero(x), zero(x)
-                    for e in range(begin, end):
-                        b = uint64(indices[e]) * stride
-                        if far and e + _AHEAD < indices.size:
-                            ahead = uint64(indices[e + _AHEAD]) * stride
-                            prefetch(xs, ahead + j)
-                            prefetch(xs, ahead + j2)
-                        a = values[_place(positions, e, step_), h]
-                        c0 = muladd(c0, a, load(xs, b + j))
-                        c1 = muladd(c1, a, load(xs, b + j2))
-                    store(outs, row + j, c0)
-                    store(outs, row + j2, c1)
-                    j += wide + wide
-                while j < stop and k >= wide:
-                    j = min(j, stop - wide)
-                    c0 = zero(x)
-                    for e in range(begin, end):
-                        if far and e + _AHEAD < indices.size:
-                            prefetch(xs, uint64(indices[e + _AHEAD]) * stride + j)
-                        a = values[_place(positions, e, step_), h]
-                        c0 = muladd(c0, a, load(xs, uint64(indices[e]) * stride + j))
-                    store(outs, row + j, c0)
-                    j += wide
-                while j < stop and k >= short:
-                    j = min(j, stop - short)
-                    c = zero_short(x)
-                    for e in range(begin, end):
-                        a = values[_place(positions, e, step_), h]
-                        c = muladd(c, a, load_short(xs, uint64(indices[e]) * stride + j))
-                    store(outs, row + j, c)
-                    j += short
-                while j < stop:
-                    s = none
-                    for e in range(begin, end):
-                        a = values[_place(positions, e, step_), h]
-                        s += a * xs[uint64(indices[e]) * stride + j]
-                    outs[row + j] = s
-                    j += uint64(1)
 
 
 @kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3")
@@ -193,7 +97,7 @@ def sddmm(ticket, cuts, indptr, indices, positions, x, y, out):
     none = x.dtype.type(0)  # a literal 0.0 would make float32 sums float64
     wide, short = uint64(WIDE // y.itemsize), uint64(SHORT // y.itemsize)
     fetched = min(k, uint64(_FETCH // y.itemsize))
-    far = y.size * y.itemsize > _NEAR
+    ahead_pays = far(y)
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
@@ -206,7 +110,7 @@ def sddmm(ticket, cuts, indptr, indices, positions, x, y, out):
                 row = uint64(i) * stride + h * k
                 e = begin
                 while e + 4 <= end:
-                    if far and e + _AHEAD + 4 <= indices.size:
+                    if ahead_pays and e + _AHEAD + 4 <= indices.size:
                         for ahead in range(e + _AHEAD, e + _AHEAD + 4):
                             b = uint64(indices[ahead]) * stride + h * k
                             for j in range(uint64(0), fetched, wide):
@@ -220,21 +124,21 @@ def sddmm(ticket, cuts, indptr, indices, positions, x, y, out):
                     if k >= wide:
                         v0, v1, v2, v3 = zero(y), zero(y), zero(y), zero(y)
                         while j + wide <= k:
-                            a = load(xs, row + j)
-                            v0 = muladd(v0, a, load(ys, b0 + j))
-                            v1 = muladd(v1, a, load(ys, b1 + j))
-                            v2 = muladd(v2, a, load(ys, b2 + j))
-                            v3 = muladd(v3, a, load(ys, b3 + j))
+                            a = load(v0, xs, row + j)
+                            v0 = muladd(v0, a, load(v0, ys, b0 + j))
+                            v1 = muladd(v1, a, load(v0, ys, b1 + j))
+                            v2 = muladd(v2, a, load(v0, ys, b2 + j))
+                            v3 = muladd(v3, a, load(v0, ys, b3 + j))
                             j += wide
                         s0, s1, s2, s3 = sum_lanes(v0), sum_lanes(v1), sum_lanes(v2), sum_lanes(v3)
                     if j + short <= k:
                         w0, w1, w2, w3 = zero_short(y), zero_short(y), zero_short(y), zero_short(y)
                         while j + short <= k:
-                            a4 = load_short(xs, row + j)
-                            w0 = muladd(w0, a4, load_short(ys, b0 + j))
-                            w1 = muladd(w1, a4, load_short(ys, b1 + j))
-                            w2 = muladd(w2, a4, load_short(ys, b2 + j))
-                            w3 = muladd(w3, a4, load_short(ys, b3 + j))
+                            a4 = load(w0, xs, row + j)
+                            w0 = muladd(w0, a4, load(w0, ys, b0 + j))
+                            w1 = muladd(w1, a4, load(w0, ys, b1 + j))
+                            w2 = muladd(w2, a4, load(w0, ys, b2 + j))
+                            w3 = muladd(w3, a4, load(w0, ys, b3 + j))
                             j += short
                         s0 += sum_lanes(w0)
                         s1 += sum_lanes(w1)
@@ -246,10 +150,10 @@ def sddmm(ticket, cuts, indptr, indices, positions, x, y, out):
                         s2 += xs[row + j] * ys[b2 + j]
                         s3 += xs[row + j] * ys[b3 + j]
                         j += uint64(1)
-                    out[_place(positions, e, one), h] = s0
-                    out[_place(positions, e + 1, one), h] = s1
-                    out[_place(positions, e + 2, one), h] = s2
-                    out[_place(positions, e + 3, one), h] = s3
+                    out[place(positions, e, one), h] = s0
+                    out[place(positions, e + 1, one), h] = s1
+                    out[place(positions, e + 2, one), h] = s2
+                    out[place(positions, e + 3, one), h] = s3
                     e += 4
                 while e < end:
                     b0 = uint64(indices[e]) * stride + h * k
@@ -258,11 +162,11 @@ def sddmm(ticket, cuts, indptr, indices, positions, x, y, out):
                     if k >= wide:
                         v0 = zero(y)
                         while j + wide <= k:
-                            v0 = muladd(v0, load(xs, row + j), load(ys, b0 + j))
+                            v0 = muladd(v0, load(v0, xs, row + j), load(v0, ys, b0 + j))
                             j += wide
                         s0 = sum_lanes(v0)
                     while j < k:
                         s0 += xs[row + j] * ys[b0 + j]
                         j += uint64(1)
-                    out[_place(positions, e, one), h] = s0
+                    out[place(positions, e, one), h] = s0
                     e += 1

@@ -11,29 +11,36 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import njit, types, uint64
 from numba.extending import intrinsic, models, register_model
 
 from sparsegrad.backends.cpu_jit_launch import Kernel
 
 __all__ = [
     "FAST",
+    "HALF",
+    "NEAR",
     "SHORT",
     "WIDE",
+    "add",
     "draw",
+    "far",
     "inlined",
     "kernel",
+    "lanes",
     "load",
-    "load_short",
     "muladd",
+    "place",
     "prefetch",
     "store",
     "sum_lanes",
     "zero",
+    "zero_half",
     "zero_short",
 ]
 
-WIDE, SHORT = 64, 16  # bytes
+WIDE, HALF, SHORT = 64, 32, 16  # bytes
+NEAR = 1 << 21  # bytes that the cache next to a core may hold: nothing is fetched ahead
 
 # Sums may be reordered (vector accumulators) and fused; NaN and infinity keep their meaning.
 FAST = {"contract", "reassoc", "nsz"}
@@ -48,6 +55,18 @@ def inlined(flags: set[str]) -> Any:
     """Decorator: a part of kernels. A call that passes views counts their references, which
     costs as much as a short row."""
     return njit(fastmath=flags, error_model="numpy", forceinline=True)
+
+
+@inlined(set())
+def place(positions, e, step):
+    """Where the values of entry e are; no positions stands for 0, 1, ..."""
+    return uint64(positions[e]) * step if positions.size > 0 else uint64(e) * step
+
+
+@inlined(set())
+def far(array):
+    """Whether rows of an array are to be fetched ahead of their use."""
+    return array.size * array.itemsize > NEAR
 
 
 class Vector(types.Type):
@@ -83,24 +102,30 @@ def _zero(size: int) -> Any:
     return zero
 
 
-def _load(size: int) -> Any:
-    @intrinsic
-    def load(typingctx, array, offset):
-        """The vector that starts at a flat offset."""
-
-        def codegen(context, builder, signature, args):
-            vector = context.get_value_type(signature.return_type)
-            address = _address(context, builder, signature.args[0], *args)
-            address = builder.bitcast(address, vector.as_pointer())
-            return builder.load(address, align=array.dtype.bitwidth // 8)
-
-        return Vector(array.dtype, size)(array, types.uint64), codegen
-
-    return load
+zero, zero_half, zero_short = _zero(WIDE), _zero(HALF), _zero(SHORT)
 
 
-zero, zero_short = _zero(WIDE), _zero(SHORT)
-load, load_short = _load(WIDE), _load(SHORT)
+@intrinsic
+def load(typingctx, like, array, offset):
+    """The vector that starts at a flat offset, as long as `like`."""
+
+    def codegen(context, builder, signature, args):
+        vector = context.get_value_type(signature.return_type)
+        address = _address(context, builder, signature.args[1], *args[1:])
+        address = builder.bitcast(address, vector.as_pointer())
+        return builder.load(address, align=like.element.bitwidth // 8)
+
+    return like(like, array, types.uint64), codegen
+
+
+@intrinsic
+def lanes(typingctx, like):
+    """How many numbers a vector holds."""
+
+    def codegen(context, builder, signature, args):
+        return context.get_constant(types.uint64, like.lanes)
+
+    return types.uint64(like), codegen
 
 
 @intrinsic
@@ -133,6 +158,16 @@ def muladd(typingctx, total, factor, vector):
 
     kind = factor if isinstance(factor, Vector) else total.element
     return total(total, kind, total), codegen
+
+
+@intrinsic
+def add(typingctx, left, right):
+    """left + right, both vectors."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fadd(*args)
+
+    return left(left, right), codegen
 
 
 @intrinsic

@@ -1,0 +1,250 @@
+"""Numba kernels: sparse @ dense, with a block of an output row in registers while entries pass.
+
+All take the same arguments and compute out (m, H, k) = A @ x. values (nnz, H), or (1, H) with
+step 0. The values of entry e are at positions[e], or at e if there are no positions. What chunk t
+finds of a row that began in an earlier chunk goes to row m + t of `out`.
+
+A row that whole vectors do not divide is covered by vectors that overlap: what lies in two of them
+is computed twice, and no loop over single columns is left. The functions that walk a chunk are
+apart from the kernels so that the compiler moves what is the same for a whole call (are there
+positions, is x far away) out of the loops over entries.
+"""
+
+from __future__ import annotations
+
+from numba import int64, uint64
+
+from sparsegrad.backends.cpu_jit_vector import (
+    HALF,
+    SHORT,
+    WIDE,
+    add,
+    draw,
+    far,
+    inlined,
+    kernel,
+    lanes,
+    load,
+    muladd,
+    place,
+    prefetch,
+    store,
+    zero,
+    zero_half,
+    zero_short,
+)
+
+_AHEAD = 8  # entries between fetching a row of x and using it
+_AHEAD_NARROW = 16  # the same where that row is one or two vectors
+_SHAPE = ">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3"
+
+
+@kernel(_SHAPE)
+def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
+    """Rows of more than two wide vectors a head: four at a time, the rest by two or one."""
+    m, heads, k = indptr.size - 1, uint64(x.shape[1]), uint64(x.shape[2])
+    xs, outs = x.ravel(), out.ravel()
+    stride, step_ = heads * k, uint64(step)
+    wide = uint64(WIDE // x.itemsize)
+    two, three, four = uint64(2) * wide, uint64(3) * wide, uint64(4) * wide
+    scales = values.ravel()
+    far_x, far_values = far(x), positions.size > 0 and far(values)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
+        lead = 1 if first < min(int64(indptr[owned]), last) else 0
+        for i in range(owned - lead, cuts[t + 1, 0]):
+            begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+            row = uint64(i if i >= owned else m + t) * stride
+            for h in range(heads):
+                j, stop = h * k, (h + uint64(1)) * k
+                while j + two < stop:
+                    j0 = j if j + four <= stop or k < four else stop - four
+                    j1, j2 = j0 + wide, min(j0 + two, stop - wide)
+                    j3 = min(j0 + three, stop - wide)
+                    c0, c1, c2, c3 = zero(x), zero(x), zero(x), zero(x)
+                    for e in range(begin, end):
+                        if far_x and e + _AHEAD < indices.size:
+                            b = uint64(indices[e + _AHEAD]) * stride
+                            prefetch(xs, b + j0)
+                            prefetch(xs, b + j1)
+                            prefetch(xs, b + j2)
+                            prefetch(xs, b + j3)
+                            if far_values:
+                                prefetch(scales, uint64(positions[e + _AHEAD]) * heads + h)
+                        a = values[place(positions, e, step_), h]
+                        b = uint64(indices[e]) * stride
+                        c0 = muladd(c0, a, load(c0, xs, b + j0))
+                        c1 = muladd(c1, a, load(c1, xs, b + j1))
+                        c2 = muladd(c2, a, load(c2, xs, b + j2))
+                        c3 = muladd(c3, a, load(c3, xs, b + j3))
+                    store(outs, row + j0, c0)
+                    store(outs, row + j1, c1)
+                    store(outs, row + j2, c2)
+                    store(outs, row + j3, c3)
+                    j += four
+                if j < stop:
+                    j0, j1 = min(j, stop - wide), stop - wide
+                    c0, c1 = zero(x), zero(x)
+                    for e in range(begin, end):
+                        b = uint64(indices[e]) * stride
+                        if far_x and e + _AHEAD < indices.size:
+                            ahead = uint64(indices[e + _AHEAD]) * stride
+                            prefetch(xs, ahead + j0)
+                            prefetch(xs, ahead + j1)
+                            if far_values:
+                                prefetch(scales, uint64(positions[e + _AHEAD]) * heads + h)
+                        a = values[place(positions, e, step_), h]
+                        c0 = muladd(c0, a, load(c0, xs, b + j0))
+                        c1 = muladd(c1, a, load(c1, xs, b + j1))
+                    store(outs, row + j0, c0)
+                    store(outs, row + j1, c1)
+
+
+@kernel(_SHAPE)
+def spmm_narrow(ticket, cuts, indptr, indices, positions, values, step, x, out):
+    """Rows of at most two wide vectors and at least a short one, without heads."""
+    k = uint64(x.shape[2])
+    wide, half = uint64(WIDE // x.itemsize), uint64(HALF // x.itemsize)
+    short = uint64(SHORT // x.itemsize)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        if k > wide:
+            _two_vectors(zero(x), t, cuts, indptr, indices, positions, values, step, x, out)
+        elif k == wide:
+            _one_vector(zero(x), t, cuts, indptr, indices, positions, values, step, x, out)
+        elif k > half:
+            _two_vectors(zero_half(x), t, cuts, indptr, indices, positions, values, step, x, out)
+        elif k == half:
+            _one_vector(zero_half(x), t, cuts, indptr, indices, positions, values, step, x, out)
+        elif k > short:
+            _two_vectors(zero_short(x), t, cuts, indptr, indices, positions, values, step, x, out)
+        else:
+            _one_vector(zero_short(x), t, cuts, indptr, indices, positions, values, step, x, out)
+
+
+# Two entries at a time, each with its own sum: a single one would wait for every addition.
+@inlined(set())
+def _one_vector(none, t, cuts, indptr, indices, positions, values, step, x, out):
+    m, k, by = indptr.size - 1, uint64(x.shape[2]), uint64(step)
+    xs, outs, scales = x.ravel(), out.ravel(), values.ravel()
+    far_x, far_values = far(x), positions.size > 0 and far(values)
+    owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
+    lead = 1 if first < min(int64(indptr[owned]), last) else 0
+    for i in range(owned - lead, cuts[t + 1, 0]):
+        begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+        c0, c1 = none, none
+        e = begin
+        while e + 2 <= end:
+            if far_x and e + _AHEAD_NARROW + 1 < indices.size:
+                prefetch(xs, uint64(indices[e + _AHEAD_NARROW]) * k)
+                prefetch(xs, uint64(indices[e + _AHEAD_NARROW + 1]) * k)
+            if far_values and e + _AHEAD_NARROW + 1 < indices.size:
+                prefetch(scales, uint64(positions[e + _AHEAD_NARROW]))
+                prefetch(scales, uint64(positions[e + _AHEAD_NARROW + 1]))
+            a0, a1 = scales[place(positions, e, by)], scales[place(positions, e + 1, by)]
+            c0 = muladd(c0, a0, load(none, xs, uint64(indices[e]) * k))
+            c1 = muladd(c1, a1, load(none, xs, uint64(indices[e + 1]) * k))
+            e += 2
+        if e < end:
+            a0 = scales[place(positions, e, by)]
+            c0 = muladd(c0, a0, load(none, xs, uint64(indices[e]) * k))
+        store(outs, uint64(i if i >= owned else m + t) * k, add(c0, c1))
+
+
+@inlined(set())
+def _two_vectors(none, t, cuts, indptr, indices, positions, values, step, x, out):
+    m, k, by = indptr.size - 1, uint64(x.shape[2]), uint64(step)
+    xs, outs, scales = x.ravel(), out.ravel(), values.ravel()
+    far_x, far_values = far(x), positions.size > 0 and far(values)
+    second = k - lanes(none)
+    owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
+    lead = 1 if first < min(int64(indptr[owned]), last) else 0
+    for i in range(owned - lead, cuts[t + 1, 0]):
+        begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+        c0, c1, d0, d1 = none, none, none, none
+        e = begin
+        while e + 2 <= end:
+            if far_x and e + _AHEAD_NARROW + 1 < indices.size:
+                for ahead in range(e + _AHEAD_NARROW, e + _AHEAD_NARROW + 2):
+                    prefetch(xs, uint64(indices[ahead]) * k)
+                    prefetch(xs, uint64(indices[ahead]) * k + second)
+            if far_values and e + _AHEAD_NARROW + 1 < indices.size:
+                prefetch(scales, uint64(positions[e + _AHEAD_NARROW]))
+                prefetch(scales, uint64(positions[e + _AHEAD_NARROW + 1]))
+            a0, a1 = scales[place(positions, e, by)], scales[place(positions, e + 1, by)]
+            b0, b1 = uint64(indices[e]) * k, uint64(indices[e + 1]) * k
+            c0 = muladd(c0, a0, load(none, xs, b0))
+            d0 = muladd(d0, a0, load(none, xs, b0 + second))
+            c1 = muladd(c1, a1, load(none, xs, b1))
+            d1 = muladd(d1, a1, load(none, xs, b1 + second))
+            e += 2
+        if e < end:
+            a0, b0 = scales[place(positions, e, by)], uint64(indices[e]) * k
+            c0 = muladd(c0, a0, load(none, xs, b0))
+            d0 = muladd(d0, a0, load(none, xs, b0 + second))
+        row = uint64(i if i >= owned else m + t) * k
+        store(outs, row, add(c0, c1))
+        store(outs, row + second, add(d0, d1))
+
+
+@kernel(_SHAPE)
+def spmm_heads(ticket, cuts, indptr, indices, positions, values, step, x, out):
+    """As `spmm_narrow`, with several heads: four of them in one pass over the entries of a row."""
+    k = uint64(x.shape[2])
+    wide, half = uint64(WIDE // x.itemsize), uint64(HALF // x.itemsize)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        if k >= wide:
+            _four_heads(zero(x), t, cuts, indptr, indices, positions, values, step, x, out)
+        elif k >= half:
+            _four_heads(zero_half(x), t, cuts, indptr, indices, positions, values, step, x, out)
+        else:
+            _four_heads(zero_short(x), t, cuts, indptr, indices, positions, values, step, x, out)
+
+
+@inlined(set())
+def _four_heads(none, t, cuts, indptr, indices, positions, values, step, x, out):
+    m, heads, k = indptr.size - 1, uint64(x.shape[1]), uint64(x.shape[2])
+    xs, outs, scales = x.ravel(), out.ravel(), values.ravel()
+    stride, by, width, one = heads * k, uint64(step) * heads, lanes(none), uint64(1)
+    far_x, far_values = far(x), positions.size > 0 and far(values)
+    owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
+    lead = 1 if first < min(int64(indptr[owned]), last) else 0
+    for i in range(owned - lead, cuts[t + 1, 0]):
+        begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+        row = uint64(i if i >= owned else m + t) * stride
+        h = uint64(0)
+        while h < heads:
+            # The last ones again, rather than fewer than four.
+            h1, h2 = min(h + one, heads - one), min(h + one + one, heads - one)
+            h3 = min(h2 + one, heads - one)
+            j = uint64(0)
+            while j < k:
+                j = min(j, k - width)
+                j0, j1, j2, j3 = h * k + j, h1 * k + j, h2 * k + j, h3 * k + j
+                c0, c1, c2, c3 = none, none, none, none
+                for e in range(begin, end):
+                    if far_x and e + _AHEAD < indices.size:
+                        ahead = uint64(indices[e + _AHEAD]) * stride
+                        prefetch(xs, ahead + j0)
+                        prefetch(xs, ahead + j3)
+                    if far_values and e + _AHEAD < indices.size:
+                        prefetch(scales, uint64(positions[e + _AHEAD]) * by + h)
+                    a, b = place(positions, e, by), uint64(indices[e]) * stride
+                    c0 = muladd(c0, scales[a + h], load(none, xs, b + j0))
+                    c1 = muladd(c1, scales[a + h1], load(none, xs, b + j1))
+                    c2 = muladd(c2, scales[a + h2], load(none, xs, b + j2))
+                    c3 = muladd(c3, scales[a + h3], load(none, xs, b + j3))
+                store(outs, row + j0, c0)
+                store(outs, row + j1, c1)
+                store(outs, row + j2, c2)
+                store(outs, row + j3, c3)
+                j += width
+            h += uint64(4)

@@ -318,3 +318,30 @@ def test_scaler_errors():
             sg.amp.GradScaler(**options)
     with pytest.raises(ValueError, match="growth_interval must be at least 1, got 0"):
         sg.amp.GradScaler(growth_interval=0)
+
+
+# ---- on a device -------------------------------------------------------------------------------
+@pytest.mark.device
+@pytest.mark.filterwarnings("ignore::sparsegrad.errors.SparseEfficiencyWarning")
+def test_a_step_on_a_device_is_that_on_the_cpu(device):
+    def trained(where):
+        sg.manual_seed(0)
+        conv, table = nn.GCNConv(4, 3).to(where), nn.Embedding(6, 4).to(where)
+        parameters = [*conv.parameters(), *table.parameters()]
+        optimizer, scaler = optim.SGD(parameters, lr=0.5), sg.amp.GradScaler(init_scale=1024.0)
+        A = sg.sparse_eye(5).to(where)
+        for factor in (1.0, np.inf):
+            optimizer.zero_grad()
+            with sg.amp.autocast():
+                out = conv(table(sg.tensor([0, 2, 2, 5, 1]).to(where)), A)
+                loss = (out * out).mean() * factor
+            assert (out.dtype, loss.dtype) == (sg.float16, sg.float32)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.get_scale() == 512.0
+        assert isinstance(table.weight.grad, sg.SparseTensor)
+        return [p.cpu().data for p in parameters]
+
+    for ours, expected in zip(trained(device), trained("cpu"), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=2e-3)

@@ -23,6 +23,7 @@ from sparsegrad import (
     ops,
     optim,
     policy,
+    sampling,
 )
 from sparsegrad.autograd import Function, checkpoint, gradcheck, gradgradcheck
 from sparsegrad.backends.cpu_jit_launch import get_num_threads, set_num_threads
@@ -88,7 +89,8 @@ from sparsegrad.ops.unary import *  # noqa: F403
 from sparsegrad.ops.window import *  # noqa: F403
 from sparsegrad.policy import calibrate, should_use_sparse
 from sparsegrad.profiler import profile
-from sparsegrad.random import get_rng_state, manual_seed, set_rng_state
+from sparsegrad.random import Generator, get_rng_state, manual_seed, set_rng_state
+from sparsegrad.sampling import *  # noqa: F403
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.structure import Pattern
 from sparsegrad.tensor import Tensor
@@ -98,6 +100,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Device",
     "Function",
+    "Generator",
     "Pattern",
     "SparseTensor",
     "Tensor",
@@ -151,6 +154,7 @@ __all__ = [
 __all__ += create.__all__
 __all__ += errors.__all__
 __all__ += io.__all__
+__all__ += sampling.__all__
 __all__ += [name for family in ops.FAMILIES for name in family.__all__]
 
 if typing.TYPE_CHECKING:

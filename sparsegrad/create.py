@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad import backends, dtypes, random
+from sparsegrad import backends, dtypes
 from sparsegrad.errors import OutOfMemoryError, ShapeError, out_of_memory
 from sparsegrad.ops.shape import as_argument
 from sparsegrad.ops.sparse_structure import to_sparse
@@ -17,7 +17,6 @@ from sparsegrad.tensor import Tensor, as_tensor
 __all__ = [
     "arange",
     "as_tensor",
-    "bernoulli",
     "coo",
     "csc",
     "csr",
@@ -33,19 +32,10 @@ __all__ = [
     "full_like",
     "linspace",
     "logspace",
-    "normal",
     "ones",
     "ones_like",
-    "rand",
-    "rand_like",
-    "randint",
-    "randn",
-    "randn_like",
-    "random_sparse",
-    "randperm",
     "sparse_eye",
     "tensor",
-    "uniform",
     "zeros",
     "zeros_like",
 ]
@@ -163,23 +153,6 @@ def _constant_like(x: Any, value: int, dtype: Any, requires_grad: bool) -> Any:
     return Tensor(xp.full(x.shape, value, dtype), requires_grad=requires_grad)
 
 
-def rand(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
-    """Uniform numbers in [0, 1) of shape `size`."""
-    drawn = _below_one(random.generator().random(_size("rand", size)), _float(dtype))
-    return Tensor(drawn, requires_grad=requires_grad, device=device)
-
-
-def _below_one(drawn: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Numbers in [0, 1) in a dtype that would round the last of them up to 1."""
-    return np.minimum(drawn.astype(dtype), np.nextafter(dtype.type(1), dtype.type(0)))
-
-
-def randn(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
-    """Standard normal numbers of shape `size`."""
-    drawn = random.generator().standard_normal(_size("randn", size))
-    return Tensor(drawn.astype(_float(dtype)), requires_grad=requires_grad, device=device)
-
-
 def arange(
     start: Any,
     end: Any = None,
@@ -218,7 +191,7 @@ def eye(
     return Tensor(xp.eye(*size, dtype=_float(dtype)), requires_grad=requires_grad)
 
 
-# ---- dense: spaced, drawn, like another ---------------------------------------------------------
+# ---- dense: spaced, like another ---------------------------------------------------------
 def linspace(
     start: float,
     end: float,
@@ -279,127 +252,12 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, requires_grad: bool = 
     return _constant_like(x, fill_value, dtype, requires_grad)
 
 
-def rand_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
-    """Uniform numbers in [0, 1) in the shape, dtype and device of `x`; for a SparseTensor on its
-    pattern.
-
-    >>> import sparsegrad as sg
-    >>> sg.rand_like(sg.ones(2, 3)).shape
-    (2, 3)
-    """
-    return _made_like("rand_like", x, dtype, requires_grad, rand)
-
-
-def randn_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
-    """Standard normal numbers in the shape, dtype and device of `x`; for a SparseTensor on its
-    pattern.
-
-    >>> import sparsegrad as sg
-    >>> sg.randn_like(sg.ones(2, 3)).shape
-    (2, 3)
-    """
-    return _made_like("randn_like", x, dtype, requires_grad, randn)
-
-
 def _made_like(op: str, x: Any, dtype: Any, requires_grad: bool, make: Any) -> Any:
     x = x if isinstance(x, SparseTensor) else as_tensor(x)
     if isinstance(x, SparseTensor):
         return wrap(_made_like(op, x.values, dtype, requires_grad, make), x.pattern)
     dtype = x.dtype if dtype is None else dtype
     return make(x.shape, dtype=dtype, requires_grad=requires_grad, device=x.device)
-
-
-def randint(low: int, high: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Tensor:
-    """Integers in [low, high) of shape `size`; `randint(high, size)` starts at 0. int64 by default.
-    Raises ValueError unless low < high.
-
-    >>> import sparsegrad as sg
-    >>> sg.randint(5, 6, (2,)), sg.randint(1, (2,))
-    (tensor([5, 5]), tensor([0, 0]))
-    """
-    if size is None:
-        low, high, size = 0, low, high
-    if not low < high:
-        raise ValueError(f"randint: low must be less than high, got {low} and {high}")
-    shape = _size("randint", (size,) if isinstance(size, int) else tuple(size))
-    drawn = random.generator().integers(low, high, shape)
-    return Tensor(drawn, dtypes.int64 if dtype is None else dtype, device=device)
-
-
-def randperm(n: int, dtype: Any = None, device: Any = None) -> Tensor:
-    """The numbers 0 to n - 1 in random order: shape (n,), int64 by default.
-
-    >>> import sparsegrad as sg
-    >>> sorted(sg.randperm(4).tolist())
-    [0, 1, 2, 3]
-    """
-    (count,) = _size("randperm", (n,))
-    drawn = random.generator().permutation(count)
-    return Tensor(drawn, dtypes.int64 if dtype is None else dtype, device=device)
-
-
-def normal(
-    mean: Any,
-    std: Any,
-    size: Any = None,
-    dtype: Any = None,
-    requires_grad: bool = False,
-    device: Any = None,
-) -> Tensor:
-    """Normal numbers of the given mean and standard deviation: numbers with a `size`, or tensors,
-    which broadcast to the shape of the result and have no gradient.
-
-    Raises ValueError for a negative standard deviation.
-
-    >>> import sparsegrad as sg
-    >>> sg.normal(5.0, 0.0, (2,)), sg.normal(sg.tensor([1.0, 2.0]), 0.0)
-    (tensor([5., 5.]), tensor([1., 2.]))
-    """
-    centre, spread = (as_tensor(p).detach().numpy() for p in (mean, std))
-    if (spread < 0).any():
-        raise ValueError(f"normal: std must not be negative, got {spread.min()}")
-    shape: Any = np.broadcast_shapes(centre.shape, spread.shape)
-    if size is not None:
-        shape = _size("normal", (size,) if isinstance(size, int) else tuple(size))
-    drawn = centre + spread * random.generator().standard_normal(shape)
-    if dtype is None and hasattr(mean, "dtype") and dtypes.kind(mean.dtype) == "f":
-        dtype = mean.dtype
-    return Tensor(drawn, _float(dtype), requires_grad, device)
-
-
-def uniform(
-    low: float,
-    high: float,
-    size: Any,
-    dtype: Any = None,
-    requires_grad: bool = False,
-    device: Any = None,
-) -> Tensor:
-    """Uniform numbers in [low, high) of shape `size`.
-
-    >>> import sparsegrad as sg
-    >>> sg.uniform(2.0, 2.0, (2,))
-    tensor([2., 2.])
-    """
-    shape = _size("uniform", (size,) if isinstance(size, int) else tuple(size))
-    drawn = low + (high - low) * random.generator().random(shape)
-    return Tensor(drawn, _float(dtype), requires_grad, device)
-
-
-def bernoulli(p: Any) -> Tensor:
-    """1 with the probability that `p` gives for each element, else 0: the shape and dtype of `p`.
-    Raises ValueError for a probability outside [0, 1].
-
-    >>> import sparsegrad as sg
-    >>> sg.bernoulli(sg.tensor([0.0, 1.0]))
-    tensor([0., 1.])
-    """
-    p = as_tensor(p)
-    chance = p.detach().numpy()
-    if not ((chance >= 0) & (chance <= 1)).all():
-        raise ValueError("bernoulli: probabilities must lie in [0, 1]")
-    drawn = random.generator().random(p.shape) < chance
-    return Tensor(drawn.astype(p.dtype), device=p.device)
 
 
 def from_dlpack(x: Any) -> Tensor:
@@ -443,42 +301,6 @@ def sparse_eye(
     if device is not None:
         pattern = pattern.to_device(device)
     return wrap(ones(ids.size, dtype=dtype, requires_grad=requires_grad, device=device), pattern)
-
-
-def random_sparse(
-    m: int,
-    n: int,
-    density: float = 0.01,
-    format: Any = "coo",
-    values: str = "uniform",
-    dtype: Any = None,
-    requires_grad: bool = False,
-    device: Any = None,
-) -> SparseTensor:
-    """A sparse (m, n) matrix with round(density * m * n) entries in random cells, none twice.
-
-    values: "uniform" in [0, 1), or "normal". Drawn from the generator of `sg.manual_seed`, with
-    O(nnz) memory where the density is low. Raises ValueError for a density outside [0, 1].
-
-    >>> import sparsegrad as sg
-    >>> A = sg.random_sparse(10**6, 10**6, 1e-10, "csr")
-    >>> A.nnz, A.is_coalesced
-    (100, True)
-    """
-    shape = _size("random_sparse", (m, n))
-    if not 0 <= density <= 1:
-        raise ValueError(f"random_sparse: density must be between 0 and 1, got {density}")
-    if values not in ("uniform", "normal"):
-        raise ValueError(f"random_sparse: values must be 'uniform' or 'normal', got {values!r}")
-    cells = shape[0] * shape[1]
-    rng = random.generator()
-    chosen = rng.choice(cells, round(density * cells), replace=False, shuffle=False)
-    chosen.sort()
-    row, col = np.divmod(chosen, max(1, shape[1]))
-    pattern = Pattern.coo([row, col], shape, check=False).to(format)[0]
-    drawn = rng.random(pattern.nnz) if values == "uniform" else rng.standard_normal(pattern.nnz)
-    made = Tensor(drawn.astype(_float(dtype)), requires_grad=requires_grad, device=device)
-    return wrap(made, pattern if device is None else pattern.to_device(device))
 
 
 def coo(

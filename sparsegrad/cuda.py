@@ -10,7 +10,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from sparsegrad import backends
+import numpy as np
+
+from sparsegrad import backends, random
 from sparsegrad.device import Device
 
 __all__ = [
@@ -18,11 +20,15 @@ __all__ = [
     "describe",
     "device_count",
     "empty_cache",
+    "get_rng_state",
     "is_available",
+    "manual_seed",
+    "manual_seed_all",
     "max_memory_allocated",
     "memory_allocated",
     "problem",
     "set_device",
+    "set_rng_state",
     "synchronize",
 ]
 
@@ -79,6 +85,28 @@ def max_memory_allocated() -> int:
 def empty_cache() -> None:
     """Give blocks that no array occupies back to the device."""
     _opened().release_memory()
+
+
+def manual_seed(seed: int) -> None:
+    """Give the current device a stream of random numbers of its own, started at `seed`. Until then
+    it shares that of `sg.manual_seed`, which also makes it share it again."""
+    random.seed_device(backends.named("cuda"), seed)
+
+
+def manual_seed_all(seed: int) -> None:
+    """`manual_seed` for every device."""
+    for number in range(device_count()):
+        random.seed_device(Device("cuda", number), seed)
+
+
+def get_rng_state() -> np.ndarray:
+    """Where the stream stands that the current device draws from; see `sg.get_rng_state`."""
+    return random.generator(backends.named("cuda")).get_state()
+
+
+def set_rng_state(state: Any) -> None:
+    """Let the stream that the current device draws from go on from `state`."""
+    random.generator(backends.named("cuda")).set_state(state)
 
 
 def _backend() -> Any:

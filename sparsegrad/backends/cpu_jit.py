@@ -23,6 +23,7 @@ from sparsegrad.backends.cpu_jit_launch import (
     set_num_threads,
 )
 from sparsegrad.backends.cpu_jit_products import CpuJitProducts
+from sparsegrad.backends.cpu_jit_random import CpuJitRandom
 from sparsegrad.backends.cpu_jit_steps import CpuJitSteps
 from sparsegrad.dtypes import kind
 
@@ -47,7 +48,7 @@ _WIDE = {np.dtype("f2"): _F4, _F4: _F4, _F8: _F8}
 _NONE = {_I4: np.empty(0, _I4), _I8: np.empty(0, _I8)}
 
 
-class CpuJit(CpuJitProducts, CpuJitSteps):
+class CpuJit(CpuJitProducts, CpuJitRandom, CpuJitSteps):
     """Numba kernels over chunks of equal numbers of entries, on top of `Cpu`.
 
     `always` uses them for every size, which is what tests want.
@@ -283,6 +284,7 @@ def _kernels() -> dict[str, Kernel]:
         cpu_jit_kernels,
         cpu_jit_kernels_index,
         cpu_jit_kernels_product,
+        cpu_jit_kernels_random,
         cpu_jit_kernels_segment,
         cpu_jit_kernels_spmm,
         cpu_jit_kernels_steps,
@@ -292,6 +294,7 @@ def _kernels() -> dict[str, Kernel]:
         cpu_jit_kernels,
         cpu_jit_kernels_index,
         cpu_jit_kernels_product,
+        cpu_jit_kernels_random,
         cpu_jit_kernels_segment,
         cpu_jit_kernels_spmm,
         cpu_jit_kernels_steps,

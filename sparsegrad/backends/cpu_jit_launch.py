@@ -227,7 +227,8 @@ class Kernel:
         from numba import types
         from numba.np.numpy_support import from_dtype
 
-        letters = {"n": types.int64, "b": types.boolean, "d": types.float64}
+        letters = {"n": types.int64, "b": types.boolean}
+        letters |= {"h": types.uint16, "f": types.float32, "d": types.float64}
         letters |= zip(self.letters, map(from_dtype, dtypes), strict=True)
 
         def as_type(param: str) -> Any:

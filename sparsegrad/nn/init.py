@@ -1,4 +1,5 @@
-"""First values of parameters, drawn on the host from the generator `sg.manual_seed` seeds.
+"""First values of parameters, drawn on the host: from the stream of `sg.manual_seed`, or from a
+`generator`.
 
 Each function fills its tensor in place and returns it. In sizes, `fan_in` is the last but one
 dimension and `fan_out` the last: weights here multiply from the right, (in, out). `Linear` keeps
@@ -10,14 +11,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sparsegrad import backends, random
 from sparsegrad.engine.mode import no_grad
 from sparsegrad.errors import ShapeError
+from sparsegrad.sampling import normal, uniform
 
 __all__ = ["normal_", "ones_", "uniform_", "xavier_uniform_", "zeros_"]
 
 
-def uniform_(tensor: Any, low: float = 0.0, high: float = 1.0) -> Any:
+def uniform_(tensor: Any, low: float = 0.0, high: float = 1.0, generator: Any = None) -> Any:
     """Uniform numbers in [low, high); any shape.
 
     >>> import sparsegrad as sg
@@ -25,24 +26,26 @@ def uniform_(tensor: Any, low: float = 0.0, high: float = 1.0) -> Any:
     >>> bool((sg.abs(x) <= 1).data.all())
     True
     """
-    drawn = random.generator().uniform(low, high, tensor.shape)
     with no_grad():
-        return tensor.copy_(backends.for_array(tensor.data).asarray(drawn, tensor.dtype))
+        return tensor.copy_(
+            uniform(low, high, tensor.shape, dtype=tensor.dtype, generator=generator)
+        )
 
 
-def normal_(tensor: Any, mean: float = 0.0, std: float = 1.0) -> Any:
+def normal_(tensor: Any, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Any:
     """Normal numbers; any shape.
 
     >>> import sparsegrad as sg
     >>> abs(sg.nn.init.normal_(sg.zeros(1000), std=0.01).mean().item()) < 0.005
     True
     """
-    drawn = random.generator().standard_normal(tensor.shape) * std + mean
     with no_grad():
-        return tensor.copy_(backends.for_array(tensor.data).asarray(drawn, tensor.dtype))
+        return tensor.copy_(
+            normal(mean, std, tensor.shape, dtype=tensor.dtype, generator=generator)
+        )
 
 
-def xavier_uniform_(tensor: Any, gain: float = 1.0) -> Any:
+def xavier_uniform_(tensor: Any, gain: float = 1.0, generator: Any = None) -> Any:
     """Uniform numbers in ±gain sqrt(6 / (fan_in + fan_out)); a matrix, or ShapeError.
 
     Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
@@ -52,7 +55,7 @@ def xavier_uniform_(tensor: Any, gain: float = 1.0) -> Any:
         raise ShapeError(f"xavier_uniform_: needs two dimensions, got shape {tensor.shape}")
     fans = tensor.shape[0] + tensor.shape[1]
     bound = gain * math.sqrt(6 / fans) if fans else 0.0
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
 def ones_(tensor: Any) -> Any:

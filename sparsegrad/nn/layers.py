@@ -11,6 +11,7 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.nn import init
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
+from sparsegrad.sampling import random_sparse
 from sparsegrad.sparse_tensor import SparseTensor, wrap
 from sparsegrad.structure.pattern import Pattern
 
@@ -118,7 +119,7 @@ class SparseLinear(Module):
         if pattern is None:
             if not 0 <= density <= 1:
                 raise ValueError(f"SparseLinear: density must lie in [0, 1], got {density}")
-            made = create.random_sparse(*shape, density=density)
+            made = random_sparse(*shape, density=density)
         else:
             where = pattern if isinstance(pattern, Pattern) else getattr(pattern, "pattern", None)
             if where is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from sparsegrad import dtypes, random
+from sparsegrad import backends, dtypes, random
 from sparsegrad.engine.primitive import primitive
 
 if TYPE_CHECKING:
@@ -268,6 +268,22 @@ def cast_p(xp: Any, x: Any, *, dtype: Any) -> Any:
 cast_p.defvjp(x=lambda g: g, sparse_g=True)  # the engine casts g back to the input's dtype
 
 
+@primitive(promote="float")
+def dropout_p(be: Any, x: Any, *, p: float, seed: int, offset: int) -> Any:
+    return be.dropout(x, p, seed, offset)
+
+
+def _dropout_rule(g: Any, x_meta: Any, p: float, seed: int, offset: int) -> Any:
+    if not g._is_sparse:
+        return dropout_p(g, p=p, seed=seed, offset=offset)
+    ones = backends.for_array(g.values.data).xp.ones(x_meta.shape, x_meta.dtype)
+    return g * dropout_p(ones, p=p, seed=seed, offset=offset)
+
+
+# The mask is made again: it is a function of seed and offset.
+dropout_p.defvjp(x=_dropout_rule, sparse_g=True)
+
+
 # ---- public names ------------------------------------------------------------------------------
 def add(a: Any, b: Any) -> Any:
     """a + b, broadcast; dense or sparse.
@@ -443,7 +459,12 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     """Elements set to 0 with probability `p`, the rest scaled by 1 / (1 - p); same shape.
 
     A SparseTensor keeps its pattern: entries are dropped to explicit zeros. The mask comes from
-    the generator that `sg.manual_seed` seeds.
+    the stream that `sg.manual_seed` starts, and is the same on every device.
+
+    >>> import sparsegrad as sg
+    >>> sg.manual_seed(0)
+    >>> sg.dropout(sg.ones(6), 0.5)
+    tensor([0., 2., 2., 2., 2., 0.])
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p must lie in [0, 1], got {p}")
@@ -453,9 +474,8 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
         return x.with_values(dropout(x.values, p))
     if p == 1:
         return x * 0
-    from sparsegrad.tensor import Tensor
+    from sparsegrad.tensor import as_tensor
 
-    keep = random.generator().random(x.shape, dtype="float32") >= p
-    scale = keep.astype(x.dtype)
-    scale *= 1 / (1 - p)
-    return mul_p(x, Tensor(scale, device=x.device))  # one set of bits, whatever the device
+    x = as_tensor(x)
+    seed, offset = random.generator(x.device).reserve(x.numel())
+    return dropout_p(x, p=p, seed=seed, offset=offset)

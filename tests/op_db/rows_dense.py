@@ -11,6 +11,14 @@ from op_db.samples import *  # noqa: F403
 from sparsegrad.ops import elementwise, index, segment, shape
 
 E = elementwise
+
+
+def ref_dropout(x: np.ndarray) -> np.ndarray:
+    """Which of the first twelve words of seed 5, block 3, are at least a quarter of 2**32."""
+    kept = np.array([c == "1" for c in "110110111101"])
+    return np.where(kept[: x.size].reshape(x.shape), x / 0.75, 0)
+
+
 ROWS = [
     OpCase("add", sg.add, np.add, binary, "add_p", bilinear=True, errors=(
         (lambda: sg.add(*tensors((3,), (4,))), sg.ShapeError, r"add: .*a: Tensor\(3,\) .*b: Tensor\(4,\)"),
@@ -50,6 +58,10 @@ ROWS = [
            lambda d: iter([((d.dense(3, 4), d.dense(1, 4)), {}), ((d.dense(4), d.dense()), {})]),
            "where_p", bilinear=True),
     OpCase("clone", sg.clone, np.copy, unary, "clone_p", bilinear=True),
+    OpCase("dropout", lambda x: E.dropout_p(x, p=0.25, seed=5, offset=3), ref_dropout, unary,
+           "dropout_p", bilinear=True, errors=(
+        (lambda: sg.dropout(sg.ones(2), 1.5), ValueError, r"dropout: p must lie in \[0, 1\], got 1.5"),
+    )),
     OpCase("cast", lambda x: E.cast_p(x, dtype=x.dtype), np.copy, unary, "cast_p",
            bilinear=True),
     OpCase("sum", sg.sum, ref_reduce(np.sum), reductions, "sum_p", bilinear=True, errors=(

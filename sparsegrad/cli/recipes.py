@@ -19,7 +19,12 @@ RECIPES = {
         recipes.train_gcn,
         "A two-layer graph convolutional network (Kipf and Welling, ICLR 2017).",
         data=NODES,
-        options={"hidden": "Width of the hidden layer.", "lr": "Learning rate of Adam."},
+        options={
+            "hidden": "Width of the hidden layer.",
+            "lr": "Learning rate of Adam.",
+            "dropout": "Share of features that is dropped, before each layer.",
+            "weight_decay": "Of the first layer.",
+        },
     ),
     "gat": Recipe(
         recipes.train_gat,
@@ -29,6 +34,8 @@ RECIPES = {
             "hidden": "Width of each head of the hidden layer.",
             "heads": "Attention heads of the hidden layer.",
             "lr": "Learning rate of Adam.",
+            "dropout": "Share of features and of attention weights that is dropped.",
+            "weight_decay": "Of all weights but the biases.",
         },
     ),
     "lightgcn": Recipe(

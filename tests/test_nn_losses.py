@@ -206,3 +206,106 @@ def test_element_loss_errors(loss):
         loss(sg.ones(2, 2), A)
     with pytest.raises(ValueError, match="reduction"):
         loss(sg.ones(2), sg.ones(2), reduction="most")
+
+
+# --- sampled softmax ---------------------------------------------------------------------------
+
+
+def table(n_classes=5, d=3):
+    return dense(n_classes, d), sg.tensor(rng(3).standard_normal(n_classes), requires_grad=True)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_every_class_sampled_once_is_the_full_softmax(reduction, with_bias):
+    x, (W, b) = dense(4, 3), table()
+    bias = b if with_bias else None
+    uniform = sg.full((5,), 0.2, dtype="float64")
+    for probabilities in (None, uniform):
+        found = F.sampled_softmax_loss(
+            x, W, LABELS, np.arange(5), bias, probabilities, reduction=reduction
+        )
+        logits = x @ W.T if bias is None else x @ W.T + b
+        expected = F.cross_entropy(logits, LABELS, reduction=reduction)
+        np.testing.assert_allclose(found.data, expected.data, rtol=1e-12)
+
+
+def test_sampled_softmax_by_hand():
+    x, (W, b) = dense(4, 3), table()
+    q, samples = np.array([0.1, 0.2, 0.3, 0.25, 0.15]), np.array([3, 3, 0])
+    found = F.sampled_softmax_loss(x, W, LABELS, samples, b, q, reduction="none")
+    logits = x.data @ W.data.T + b.data
+    for row, label in enumerate(LABELS):
+        others = sum(np.exp(logits[row, j]) / (3 * q[j]) for j in samples if j != label)
+        expected = np.log(np.exp(logits[row, label]) + others) - logits[row, label]
+        assert found.data[row] == pytest.approx(expected, rel=1e-12)
+
+    def loss(x, W, b):
+        return F.sampled_softmax_loss(x, W, LABELS, samples, b, q)
+
+    assert sg.gradcheck(loss, [x, W, b])
+    assert sg.gradgradcheck(loss, [x, W, b])
+
+
+def test_sampled_softmax_touches_few_of_a_million_classes():
+    layer = nn.SampledSoftmaxLoss(4, 10**6, n_samples=50)
+    optimizer = sg.optim.Adagrad(layer.parameters(), lr=0.1)
+    with sg.densify(budget=0, on_exceed="raise"):
+        layer(sg.ones(3, 4), [5, 6, 999_999]).backward()
+        optimizer.step()
+    for p in layer.parameters():
+        assert isinstance(p.grad, sg.SparseTensor) and p.grad.coalesce().nnz <= 53
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_sampled_softmax_is_about_the_full_one(uniform):
+    """On average over draws, and exactly it in evaluation mode."""
+    sg.manual_seed(0)
+    p = None if uniform else np.arange(1.0, 41.0)
+    layer, x, target = nn.SampledSoftmaxLoss(6, 40, 30, p), sg.randn(20, 6), np.arange(20)
+    layer.weight.data[...] *= 4
+    full = F.cross_entropy(layer.logits(x), target).item()
+    assert layer.eval()(x, target).item() == pytest.approx(full)
+    layer.train()
+    drawn = [layer(x, target).item() for _ in range(100)]
+    assert np.mean(drawn) == pytest.approx(full, rel=0.03) and np.std(drawn) > 0
+
+
+def test_samples_follow_their_probabilities():
+    sg.manual_seed(0)
+    layer = nn.SampledSoftmaxLoss(1, 4, 20_000, [0.0, 3.0, 1.0, 0.0])
+    assert np.bincount(layer.sample().data, minlength=4) / 20_000 == pytest.approx(
+        [0, 0.75, 0.25, 0], abs=0.02
+    )
+    counts = np.bincount(nn.SampledSoftmaxLoss(1, 4, 20_000).sample().data, minlength=4)
+    assert counts / 20_000 == pytest.approx([0.25] * 4, abs=0.02)
+
+
+def test_sampled_softmax_learns():
+    sg.manual_seed(0)
+    layer, x = nn.SampledSoftmaxLoss(8, 100, n_samples=10), sg.randn(100, 8)
+    optimizer = sg.optim.Adam(layer.parameters(), lr=0.1)
+    for _ in range(150):
+        optimizer.zero_grad()
+        layer(x, np.arange(100)).backward()
+        optimizer.step()
+    layer.eval()
+    assert (layer.logits(x).data.argmax(1) == np.arange(100)).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: F.sampled_softmax_loss(dense(4, 2), table()[0], LABELS, [1]), sg.ShapeError,
+         r"got \(4, 2\), \(5, 3\), \(4,\) and \(1,\)"),
+        (lambda: F.sampled_softmax_loss(dense(4, 3), table()[0], LABELS, [5]), sg.PatternError,
+         "5"),
+        (lambda: nn.SampledSoftmaxLoss(3, 5, 0), ValueError, "n_samples must be at least 1"),
+        (lambda: nn.SampledSoftmaxLoss(3, 5, 1, [1.0]), sg.ShapeError, r"\(5,\), got \(1,\)"),
+        (lambda: nn.SampledSoftmaxLoss(3, 2, 1, [1.0, -1.0]), ValueError, "not be negative"),
+        (lambda: nn.SampledSoftmaxLoss(3, 2, 1, [0.0, 0.0]), ValueError, "sum not 0"),
+    ],
+)  # fmt: skip
+def test_sampled_softmax_errors(call, error, text):
+    with pytest.raises(error, match=text):
+        call()

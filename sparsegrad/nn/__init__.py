@@ -27,7 +27,13 @@ from sparsegrad.nn.embedding import Embedding, EmbeddingBag
 from sparsegrad.nn.graph import GCNConv, GINConv, LightGCN, SAGEConv, gcn_norm
 from sparsegrad.nn.graph_attention import GATConv, GATv2Conv
 from sparsegrad.nn.layers import Dropout, Linear, SparseLinear
-from sparsegrad.nn.losses import BCEWithLogitsLoss, BPRLoss, CrossEntropyLoss, MSELoss
+from sparsegrad.nn.losses import (
+    BCEWithLogitsLoss,
+    BPRLoss,
+    CrossEntropyLoss,
+    MSELoss,
+    SampledSoftmaxLoss,
+)
 from sparsegrad.nn.module import LoadResult, Module
 from sparsegrad.nn.norm import BatchNorm1d, LayerNorm
 from sparsegrad.nn.parameter import Parameter, SparseParameter
@@ -61,6 +67,7 @@ __all__ = [
     "ParameterList",
     "ReLU",
     "SAGEConv",
+    "SampledSoftmaxLoss",
     "Sequential",
     "SiLU",
     "Sigmoid",

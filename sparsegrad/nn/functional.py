@@ -6,6 +6,7 @@ then mean the stored entries: absent ones neither count nor get a gradient.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sparsegrad import dtypes, ops
@@ -15,7 +16,13 @@ from sparsegrad.ops.index import put_rows_p, take_p
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor, as_tensor
 
-__all__ = ["binary_cross_entropy_with_logits", "bpr_loss", "cross_entropy", "mse_loss"]
+__all__ = [
+    "binary_cross_entropy_with_logits",
+    "bpr_loss",
+    "cross_entropy",
+    "mse_loss",
+    "sampled_softmax_loss",
+]
 
 
 def cross_entropy(
@@ -151,6 +158,59 @@ def bpr_loss(positive: Any, negative: Any, reduction: str = "mean") -> Any:
     """
     positive, negative = full_precision(as_tensor(positive), as_tensor(negative))
     return _reduced("bpr_loss", -ops.logsigmoid(positive - negative), reduction)
+
+
+def sampled_softmax_loss(
+    x: Any,
+    weight: Any,
+    target: Any,
+    samples: Any,
+    bias: Any = None,
+    probabilities: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross-entropy of x W^T + b against classes, over the true class and a few sampled ones
+    instead of all: for many classes. Gradients of W and b store only the rows that were looked at.
+
+    x: (n, d). weight, bias: (V, d), (V,). target: the class of each row, (n,) integers.
+    samples: classes (s,), the same for all rows, drawn with replacement; where one is the true
+        class of a row it is left out for that row.
+    probabilities: (V,), q, how samples were drawn; None: uniform. A sampled class stands for
+        1 / (s q) classes, so that the sum in the softmax is on average that over all classes.
+
+    Raises ShapeError for sizes that do not fit, PatternError for a class outside [0, V).
+
+    Bengio and Senecal, "Adaptive importance sampling to accelerate training of a neural
+    probabilistic language model", IEEE Transactions on Neural Networks 19, 2008.
+
+    >>> import sparsegrad as sg
+    >>> W = sg.zeros(1000, 4, requires_grad=True)
+    >>> sg.nn.functional.sampled_softmax_loss(sg.ones(2, 4), W, [7, 3], [8, 9, 5]).backward()
+    >>> W.grad.coalesce().nnz
+    5
+    """
+    x, weight, target, samples = (as_tensor(t) for t in (x, weight, target, samples))
+    n, s = len(target), len(samples)
+    fits = x.ndim == weight.ndim == 2 and target.ndim == samples.ndim == 1
+    if not fits or x.shape != (n, weight.shape[1]):
+        raise ShapeError(
+            f"sampled_softmax_loss: expected x (n, d), weight (V, d), target (n,) and samples "
+            f"(s,), got {x.shape}, {weight.shape}, {target.shape} and {samples.shape}"
+        )
+    ids = ops.cat([target, ops.cast(samples, target.dtype)])
+    rows = ops.take(weight, ids)
+    true, others = ops.sum(x * rows[:n], 1), x @ rows[n:].T
+    if bias is not None:
+        shift = ops.take(bias, ids)
+        true, others = true + shift[:n], others + shift[n:]
+    if probabilities is None:
+        others = others + math.log(len(weight) / max(1, s))
+    else:
+        q = ops.take(as_tensor(probabilities), samples, sparse_grad=False)
+        others = others - ops.cast(ops.log(s * q), others.dtype)
+    others = ops.where(ops.unsqueeze(target, 1) == samples, float("-inf"), others)
+    total = ops.logsumexp(ops.cat([ops.unsqueeze(true, 1), others], 1), 1)
+    return _reduced("sampled_softmax_loss", total - true, reduction)
 
 
 def _elements(op: str, x: Any, target: Any) -> tuple[Tensor, Tensor]:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsegrad.nn import functional
+from sparsegrad import backends, create, ops, sampling
+from sparsegrad.errors import ShapeError
+from sparsegrad.nn import functional, init
 from sparsegrad.nn.module import Module
-from sparsegrad.tensor import as_tensor
+from sparsegrad.nn.parameter import Parameter
+from sparsegrad.tensor import Tensor, as_tensor
 
-__all__ = ["BCEWithLogitsLoss", "BPRLoss", "CrossEntropyLoss", "MSELoss"]
+__all__ = [
+    "BCEWithLogitsLoss",
+    "BPRLoss",
+    "CrossEntropyLoss",
+    "MSELoss",
+    "SampledSoftmaxLoss",
+]
 
 
 class _Loss(Module):
@@ -113,3 +122,89 @@ class BPRLoss(_Loss):
     def forward(self, positive: Any, negative: Any) -> Any:
         """Shapes that broadcast -> (), or their shape for reduction "none"."""
         return functional.bpr_loss(positive, negative, self.reduction)
+
+
+class SampledSoftmaxLoss(_Loss):
+    """The output layer x W^T + b of many classes, and its cross-entropy: over the true class and
+    `n_samples` sampled ones in training mode, over all classes in evaluation mode.
+
+    probabilities: (n_classes,), how often each class is sampled, such as how often it occurs; they
+        are divided by their sum. None: uniform.
+
+    `weight` (n_classes, in_features) starts uniform in ±1 / sqrt(in_features), `bias` zero. Their
+    gradients store only the rows that a step looked at; see `functional.sampled_softmax_loss`.
+
+    Raises ValueError for n_samples < 1 and for probabilities that are negative or sum to 0,
+    ShapeError for probabilities of another shape.
+
+    >>> import sparsegrad as sg
+    >>> loss = sg.nn.SampledSoftmaxLoss(8, 50_000, n_samples=20)
+    >>> loss(sg.ones(3, 8), [1, 2, 49_999]).backward()
+    >>> loss.weight.grad.coalesce().nnz <= 23
+    True
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        n_samples: int,
+        probabilities: Any = None,
+        bias: bool = True,
+        reduction: str = "mean",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(reduction)
+        if n_samples < 1:
+            raise ValueError(f"SampledSoftmaxLoss: n_samples must be at least 1, got {n_samples}")
+        self.in_features, self.n_classes, self.n_samples = in_features, n_classes, n_samples
+        self.weight = Parameter(create.empty(n_classes, in_features, dtype=dtype))
+        self.register_parameter("bias", None)
+        if bias:
+            self.bias = Parameter(create.empty(n_classes, dtype=dtype))
+        p = None if probabilities is None else ops.cast(as_tensor(probabilities), "float64")
+        if p is not None and p.shape != (n_classes,):
+            raise ShapeError(
+                f"SampledSoftmaxLoss: expected probabilities ({n_classes},), got {p.shape}"
+            )
+        if p is not None and not (float(p.min()) >= 0 and 0 < float(p.sum()) < float("inf")):
+            raise ValueError(
+                "SampledSoftmaxLoss: probabilities must not be negative, and their sum not 0"
+            )
+        self._constant("probabilities", None if p is None else p / ops.sum(p))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew, and set the bias to zero."""
+        bound = self.in_features**-0.5 if self.in_features else 0.0
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+    def sample(self) -> Tensor:
+        """Classes (n_samples,), drawn with replacement."""
+        device = self.weight.device
+        if self.probabilities is None:
+            return sampling.randint(0, self.n_classes, (self.n_samples,), device=device)
+        xp = backends.for_array(self.weight.data).xp
+        drawn = sampling.rand(self.n_samples, dtype="float64", device=device)
+        upto = xp.cumsum(self.probabilities.data)
+        # The last sum may round to less than 1, and classes of probability 0 are never drawn.
+        return Tensor(xp.searchsorted(upto, drawn.data * upto[-1], side="right"))
+
+    def logits(self, x: Any) -> Tensor:
+        """x (n, in_features) -> (n, n_classes)."""
+        out = x @ self.weight.T
+        return out if self.bias is None else out + self.bias
+
+    def forward(self, x: Any, target: Any) -> Tensor:
+        """x (n, in_features), target (n,) -> (), or (n,) for reduction "none"."""
+        if not self.training:
+            return functional.cross_entropy(self.logits(x), target, reduction=self.reduction)
+        return functional.sampled_softmax_loss(
+            *(x, self.weight, target, self.sample(), self.bias, self.probabilities),
+            reduction=self.reduction,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.n_classes}, n_samples={self.n_samples}"

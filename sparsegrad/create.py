@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends, dtypes
+from sparsegrad.backends import dlpack
 from sparsegrad.errors import OutOfMemoryError, ShapeError, out_of_memory
 from sparsegrad.ops.shape import as_argument
 from sparsegrad.ops.sparse_structure import to_sparse
@@ -275,8 +276,9 @@ def from_dlpack(x: Any) -> Tensor:
     if not hasattr(x, "__dlpack_device__"):
         raise TypeError(f"from_dlpack: {type(x).__name__} does not speak DLPack")
     on_gpu = int(x.__dlpack_device__()[0]) == 2  # kDLCUDA
-    xp = backends.for_device("cuda" if on_gpu else "cpu").xp
-    return Tensor(xp.from_dlpack(x))
+    if not on_gpu:
+        return Tensor(dlpack.shared(x))
+    return Tensor(backends.for_device("cuda").xp.from_dlpack(x))
 
 
 # ---- sparse ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsegrad.errors import ShapeError
 
-__all__ = ["as_html", "as_text", "dense_as_html", "first_entries", "spy"]
+__all__ = ["as_html", "as_string", "as_text", "dense_as_html", "first_entries", "spy"]
 
 _SHOWN = 3  # entries in the text
 _HTML_SHOWN = 10
@@ -98,8 +98,15 @@ def first_entries(A: Any, count: int) -> list[tuple[tuple[int, ...], str]]:
     return [(place, _printed(value)) for place, value in zip(places, values, strict=True)]
 
 
+def as_string(array: np.ndarray, **options: Any) -> str:
+    """`numpy.array2string`; of bfloat16 four digits, which is more than it holds."""
+    if array.dtype.kind == "V":
+        array, options = array.astype(np.float32), {"precision": 4} | options
+    return np.array2string(array, **options)
+
+
 def _printed(value: Any) -> str:
-    text = np.array2string(np.asarray(value), separator=", ", threshold=6, edgeitems=2)
+    text = as_string(np.asarray(value), separator=", ", threshold=6, edgeitems=2)
     return " ".join(text.split())
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparsegrad import display
+from sparsegrad.backends import dlpack
 from sparsegrad.errors import GraphError, ShapeError
 
 __all__ = ["DenseMethods", "SharedMethods"]
@@ -205,7 +206,7 @@ class DenseMethods:
     def __dlpack__(self, **options: Any) -> Any:
         if self.requires_grad:  # type: ignore[attr-defined]
             raise GraphError("__dlpack__: the tensor requires a gradient; use .detach()")
-        return self.data.__dlpack__(**options)  # type: ignore[attr-defined]
+        return dlpack.export(self.data, **options)  # type: ignore[attr-defined]
 
     def __dlpack_device__(self) -> Any:
         return self.data.__dlpack_device__()  # type: ignore[attr-defined]

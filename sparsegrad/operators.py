@@ -212,6 +212,10 @@ class Operators(SharedMethods):
         """In float16."""
         return ops.cast(self, "float16")
 
+    def bfloat16(self) -> Any:
+        """In bfloat16 (extra `bf16`)."""
+        return ops.cast(self, "bfloat16")
+
     def float(self) -> Any:
         """In float32."""
         return ops.cast(self, "float32")

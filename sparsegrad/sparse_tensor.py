@@ -380,11 +380,13 @@ class SparseTensor(Operators):
 
     def to_scipy(self) -> Any:
         """A scipy.sparse array of the same shape and format, values detached and shared. ShapeError
-        if there are dense dimensions."""
+        if there are dense dimensions, DtypeError for bfloat16."""
         import scipy.sparse as sp
 
         if self.dense_dim:
             raise ShapeError(f"to_scipy: scipy has no dense dimensions; got shape {self.shape}")
+        if self.dtype.kind == "V":
+            raise DtypeError("to_scipy: scipy has no bfloat16; write A.float().to_scipy()")
         host = self.detach().cpu()
         values = host.values.data
         if self.format == "coo":

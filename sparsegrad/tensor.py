@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad import backends, dtypes
+from sparsegrad import backends, display, dtypes
 from sparsegrad.backends.quiet import quiet
 from sparsegrad.device import Device
 from sparsegrad.engine import differentiate
@@ -305,7 +305,7 @@ class Tensor(DenseMethods, Operators):
         return bool((self.data == (value.data if isinstance(value, Tensor) else value)).any())
 
     def __repr__(self) -> str:
-        text = np.array2string(self._on_host(), separator=", ", prefix="tensor(")
+        text = display.as_string(self._on_host(), separator=", ", prefix="tensor(")
         notes = ""
         if self.data.dtype not in (dtypes.get_default_dtype(), dtypes.int64, dtypes.bool_):
             notes += f", dtype={self.data.dtype}"

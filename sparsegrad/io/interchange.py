@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad.backends import dlpack
 from sparsegrad.dtypes import get_default_dtype
-from sparsegrad.errors import DtypeError, ShapeError
+from sparsegrad.errors import ShapeError
 from sparsegrad.sparse_tensor import SparseTensor, compressed
 from sparsegrad.structure import cost
 from sparsegrad.tensor import Tensor
@@ -87,8 +88,8 @@ def from_torch(x: Any, requires_grad: bool | None = None) -> Any:
 
     requires_grad: by default what `x` says.
 
-    Raises TypeError for anything else, and for other layouts; DtypeError for bfloat16; ShapeError
-    for batches of CSR and CSC.
+    Raises TypeError for anything else, and for other layouts; ShapeError for batches of CSR and
+    CSC.
     """
     if type(x).__module__.partition(".")[0] != "torch":
         raise TypeError(f"from_torch: expected a torch.Tensor, got {type(x).__name__}")
@@ -114,9 +115,7 @@ def from_torch(x: Any, requires_grad: bool | None = None) -> Any:
 
 def _array(x: Any) -> np.ndarray:
     """A copy in host memory."""
-    if str(x.dtype) == "torch.bfloat16":
-        raise DtypeError("from_torch: NumPy has no bfloat16; write x.float() first")
-    return np.array(x.detach().cpu().numpy())
+    return dlpack.shared(x.detach().cpu().contiguous()).copy()
 
 
 def to_torch(A: Any) -> Any:
@@ -130,7 +129,7 @@ def to_torch(A: Any) -> Any:
         raise ImportError("to_torch: import torch first; sparsegrad does not import it")
 
     def made(array: Any) -> Any:
-        return torch.from_numpy(np.array(array))
+        return torch.from_dlpack(Tensor(np.array(array)))
 
     if isinstance(A, Tensor):
         out = made(A.detach().numpy())

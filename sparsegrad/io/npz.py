@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad.errors import SparsegradError
+from sparsegrad.errors import DtypeError, SparsegradError
 from sparsegrad.io.files import FileError, opened, replaced
 from sparsegrad.sparse_tensor import SparseTensor, compressed
 
@@ -48,6 +48,8 @@ def save_npz(file: Any, A: SparseTensor, compressed: bool = True) -> None:
     """
     if not isinstance(A, SparseTensor):
         raise TypeError(f"save_npz: expected a SparseTensor, got {type(A).__name__}")
+    if A.dtype.kind == "V":
+        raise DtypeError("save_npz: .npz knows no bfloat16; use sg.save, or write A.float()")
     host = A.pattern.core.backend.to_host
     arrays: dict[str, Any] = {}
     if A.format != "coo":

@@ -67,6 +67,33 @@ def test_products_are_in_16_bits(name):
     assert PRODUCTS[name]().dtype == sg.float32  # and the mode is over
 
 
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_in_bfloat16(name):
+    pytest.importorskip("ml_dtypes", reason="NumPy has no bfloat16")
+    with sg.amp.autocast(dtype=sg.bfloat16):
+        out = PRODUCTS[name]()
+        total = (out.values if isinstance(out, sg.SparseTensor) else out).sum()
+    assert (out.dtype, total.dtype) == (sg.bfloat16, sg.float32)
+
+
+def test_training_in_bfloat16():
+    """Without a scaler: its range is that of float32."""
+    pytest.importorskip("ml_dtypes", reason="NumPy has no bfloat16")
+    sg.manual_seed(0)
+    model = nn.Sequential(nn.SparseLinear(4, 16, density=0.5), nn.ReLU(), nn.Linear(16, 1))
+    optimizer, losses = optim.Adam(model.parameters(), lr=0.02), []
+    x = sg.randn(64, 4)
+    for _ in range(60):
+        optimizer.zero_grad()
+        with sg.amp.autocast(dtype=sg.bfloat16):
+            loss = F.mse_loss(model(x), x.sum(1, keepdim=True))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.2 * losses[0]
+    assert {p.grad.dtype for p in model.parameters()} == {np.dtype("f4")}
+
+
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_and_losses_are_in_32_bits(name):
     with sg.amp.autocast():

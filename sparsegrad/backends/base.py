@@ -182,6 +182,40 @@ class Backend(Steps, Draws):
         dot = self.segment_sum(g_wide * out_wide, indptr)
         return (out_wide * (g_wide - dot[ids])).astype(out.dtype, copy=False)
 
+    def segment_logsumexp(self, values: Array, indptr: Array) -> Array:
+        """log(sum(exp(values))) of each run (s, *D), shifted by its maximum; 0 for an empty run."""
+        _, shift, total = self._shifted(values, indptr)
+        with np.errstate(divide="ignore"):  # a run of -inf alone: log(0) is the right answer
+            return (self.xp.log(total) + shift).astype(values.dtype, copy=False)
+
+    def segment_log_softmax(self, values: Array, indptr: Array) -> Array:
+        """(values - max) - log(sum(exp(values - max))) of each run (nnz, *D): no cancellation for
+        values of large magnitude."""
+        wide, shift, total = self._shifted(values, indptr)
+        ids = self.expand(indptr, len(values))
+        with np.errstate(divide="ignore"):
+            out = wide - shift[ids] - self.xp.log(total)[ids]
+        return out.astype(values.dtype, copy=False)
+
+    def segment_log_softmax_grad(self, g: Array, out: Array, indptr: Array) -> Array:
+        """g - exp(out) * sum over the run of g: gradient of `segment_log_softmax`, (nnz, *D)."""
+        wide = accumulator(out.dtype)
+        total = self.segment_sum(g.astype(wide, copy=False), indptr)
+        weight = self.xp.exp(out.astype(wide, copy=False))
+        total = total[self.expand(indptr, len(out))]
+        return (g - weight * total).astype(out.dtype, copy=False)
+
+    def _shifted(self, values: Array, indptr: Array) -> tuple[Array, Array, Array]:
+        """Values in the accumulator's dtype, the (finite) maximum of each run, and the sum of
+        exp(values - maximum); 0 and 1 for an empty run."""
+        xp = self.xp
+        wide = values.astype(accumulator(values.dtype), copy=False)
+        top = self.segment_max(wide, indptr)
+        shift = xp.where(xp.isfinite(top), top, top.dtype.type(0))
+        total = self.segment_sum(xp.exp(wide - shift[self.expand(indptr, len(values))]), indptr)
+        empty = (xp.diff(indptr) == 0).reshape(-1, *(1,) * (top.ndim - 1))
+        return wide, shift, xp.where(empty, top.dtype.type(1), total)
+
     # ---- sparse products -----------------------------------------------------------------------
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
         """Sparse @ dense: values (nnz, *H), x (n, *H, k) -> (m, *H, k); absent rows are 0."""

@@ -16,25 +16,21 @@ import numpy as np
 from cupy.cuda import runtime
 
 from sparsegrad.backends import cuda_coalesce as coalesce
+from sparsegrad.backends import cuda_cusparse as cusparse
 from sparsegrad.backends import cuda_kernels as kernels
-from sparsegrad.backends import joins
+from sparsegrad.backends import cuda_product as product
+from sparsegrad.backends import cuda_segment as segment
+from sparsegrad.backends import cuda_spmm as spmm
 from sparsegrad.backends.base import Array, Backend
 from sparsegrad.config import current as settings
 from sparsegrad.device import Device
+from sparsegrad.dtypes import accumulator, kind
 from sparsegrad.errors import DeviceError, PatternError, SparseEfficiencyWarning
 
 __all__ = ["Cuda", "opened", "probe", "serving", "use"]
 
-_CUSPARSE = {np.dtype(np.float32): runtime.CUDA_R_32F, np.dtype(np.float64): runtime.CUDA_R_64F}
+_FEW = 8  # columns up to which cuSPARSE's product leaves most lanes idle
 _PENDING_LIMIT = 256  # index checks that may wait for the next synchronisation
-
-
-@cache
-def _cusparse() -> Any:
-    """CuPy's binding of cuSPARSE; importing it loads the library."""
-    from cupy_backends.cuda.libs import cusparse
-
-    return cusparse
 
 
 @cache
@@ -57,9 +53,8 @@ def _falls_back(op: str, reason: str) -> Callable[..., Any]:
 class Cuda(Backend):
     """CuPy arrays on the current device.
 
-    Of the contract, what is not here is the reference on CuPy: `sum`, `matmul`, `expand`,
-    `compress` and `segment_softmax` (with its gradient) are a few launches each and good enough;
-    what is slow is listed below by `_falls_back`.
+    Of the contract, what is not here is the reference on CuPy: `sum`, `matmul` and `compress` are a
+    few launches each and good enough; what is slow is listed below by `_falls_back`.
     """
 
     name = "cuda"
@@ -89,6 +84,9 @@ class Cuda(Backend):
         return erf(x).astype(x.dtype, copy=False)
 
     # ---- index work ----------------------------------------------------------------------------
+    def expand(self, indptr: Array, nnz: int) -> Array:
+        return segment.expand(indptr, nnz)
+
     def sort_coo(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Array | None:
         if coords[0].size < 2:
             return None
@@ -120,7 +118,7 @@ class Cuda(Backend):
     # ---- sums by index -------------------------------------------------------------------------
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         """Floats without atomics, the same bits every time: sorted by index, then summed."""
-        if out.dtype.kind != "f" or not coalesce.sums(out.dtype):
+        if kind(out.dtype) != "f" or not coalesce.sums(out.dtype):
             self._add_at(out, index, values)
             return
         index, values = self.asarray(index), self.asarray(values)
@@ -143,17 +141,35 @@ class Cuda(Backend):
         super().scatter_add(out, index, values)
 
     def segment_sum(self, values: Array, indptr: Array) -> Array:
-        if not coalesce.sums(values.dtype):
+        if not segment.serves(segment.SUM, values.dtype):
             return super().segment_sum(values, indptr)
-        segment = self.expand(indptr, len(values))
-        values = cupy.ascontiguousarray(values)
-        return coalesce.segment_sum(values, segment, cupy.ascontiguousarray(indptr))
+        return segment.reduce(values, indptr, segment.SUM)
+
+    def segment_max(self, values: Array, indptr: Array) -> Array:
+        if not segment.serves(segment.LARGEST, values.dtype):
+            return super().segment_max(values, indptr)
+        return segment.reduce(values, indptr, segment.LARGEST)
+
+    def segment_logsumexp(self, values: Array, indptr: Array) -> Array:
+        return segment.reduce(values, indptr, segment.LOGSUMEXP)
+
+    def segment_softmax(self, values: Array, indptr: Array) -> Array:
+        return segment.softmax(values, indptr)
+
+    def segment_log_softmax(self, values: Array, indptr: Array) -> Array:
+        return segment.softmax(values, indptr, logarithm=True)
+
+    def segment_softmax_grad(self, g: Array, out: Array, indptr: Array) -> Array:
+        return segment.softmax_grad(g, out, indptr)
+
+    def segment_log_softmax_grad(self, g: Array, out: Array, indptr: Array) -> Array:
+        return segment.softmax_grad(g, out, indptr, logarithm=True)
 
     def extreme_at(self, out: Array, index: Array, values: Array, least: bool) -> None:
         """By atomics on integers that rise with the numbers: those of CuPy for floats lose nan, and
         for float64 round to float32."""
         top = cupy.maximum  # the least of x is the largest of -x, and nan is the largest of all
-        if out.dtype.kind == "f":
+        if kind(out.dtype) == "f":
             sign = out.dtype.type(-1 if least else 1)
             keys = _ordered(out * sign)
             top.at(keys, index, _ordered(values.astype(out.dtype, copy=False) * sign))
@@ -166,21 +182,28 @@ class Cuda(Backend):
 
     # ---- sparse products -----------------------------------------------------------------------
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
-        """cuSPARSE, row-major, for matrices of float32 and float64; heads and other dtypes are the
-        reference. Bits may differ from run to run unless `sg.config.deterministic`."""
-        if values.ndim != 1 or x.ndim != 2 or x.dtype not in _CUSPARSE:
-            _warn_once("spmm", "heads and dtypes other than float32 and float64 are the reference")
+        """cuSPARSE for wide matrices of float32 and float64, whose bits may differ from run to run;
+        our kernel for heads, float16, few columns, values that are all one or in another order,
+        and `sg.config.deterministic`. Other dtypes are the reference."""
+        if kind(x.dtype) != "f":
+            _warn_once("spmm", f"values of {x.dtype} are multiplied as plain arrays")
             return super().spmm(pattern, values, x)
-        (m, n), k = pattern.shape, x.shape[1]
-        if not m or not k or not pattern.nnz:
-            return cupy.zeros((m, k), x.dtype)
-        indptr, cols, positions = pattern.rows()
-        data = values if positions is None else values[positions]
-        data = cupy.ascontiguousarray(data, dtype=x.dtype)
-        return _row_major_spmm((m, n), data, indptr, cols, cupy.ascontiguousarray(x), pattern)
+        rows, x = spmm.rows_of(pattern), cupy.ascontiguousarray(x)
+        ours = (
+            x.dtype not in cusparse.DTYPES
+            or x.ndim > 2
+            or x.shape[1] <= _FEW
+            or not (pattern.nnz and pattern.shape[0])
+            or rows.positions is not None
+            or spmm.broadcast_value(values)
+            or settings.get().deterministic
+        )
+        if ours:
+            return spmm.spmm(rows, values, x)
+        return cusparse.spmm(pattern, rows, cupy.ascontiguousarray(values, dtype=x.dtype), x)
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
-        if x.dtype.kind != "f":
+        if kind(x.dtype) != "f":
             return super().sddmm(pattern, x, y)
         x, y = cupy.ascontiguousarray(x), cupy.ascontiguousarray(y, dtype=x.dtype)
         row, col = (cupy.ascontiguousarray(ids) for ids in (pattern.row, pattern.col))
@@ -189,41 +212,35 @@ class Cuda(Backend):
     def spmm_extreme(
         self, pattern: Any, values: Array, x: Array, least: bool
     ) -> tuple[Array, Array]:
-        _warn_once("spmm_extreme", "no kernel of our own yet: atomics on products in chunks")
-        return super().spmm_extreme(pattern, values, x, least)
+        if kind(x.dtype) != "f":
+            _warn_once("spmm_extreme", f"values of {x.dtype} are compared by atomics, in chunks")
+            return super().spmm_extreme(pattern, values, x, least)
+        return spmm.spmm_extreme(spmm.rows_of(pattern, in_order=True), values, x, least)
 
     def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
         """cuSPARSE on ones, which cannot cancel."""
         if not left.nnz or not right.nnz:
             return super().spgemm_pattern(left, right)
         ones = (cupy.ones(p.nnz, np.float32) for p in (left, right))
-        product = _spgemm(left, next(ones), right, next(ones))
-        row, col = self.expand(product.indptr, product.indices.size), product.indices
+        found = cusparse.spgemm(left, next(ones), right, next(ones))
+        row, col = self.expand(found.indptr, found.indices.size), found.indices
         return self._distinct(row, col, (left.shape[0], right.shape[1]))  # sync: sorted or not
 
     def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
-        """cuSPARSE for float32 and float64, whose bits may differ from run to run; heads, other
-        dtypes and `sg.config.deterministic` are the reference."""
-        plain = a.ndim == 1 and a.dtype in _CUSPARSE and not settings.get().deterministic
-        if not plain or not left.nnz or not right.nnz:
-            _warn_once("spgemm", "heads, other dtypes and determinism: products in chunks")
+        if kind(a.dtype) != "f":
+            _warn_once("spgemm", f"values of {a.dtype} are multiplied as plain arrays")
             return super().spgemm(left, a, right, b, out)
-        product = _spgemm(left, a, right, b)
-        row = self.expand(product.indptr, product.indices.size)
-        lines = out.sorted_rows()
-        at, _ = joins.find(cupy, lines, row, product.indices)  # sync: length of the longest row
-        values = cupy.zeros(out.nnz, a.dtype)
-        values[at if lines[2] is None else lines[2][at]] = product.data
-        return values
+        return product.spgemm(left, a, right, b, out)
 
-    spgemm_masked = _falls_back(
-        "spgemm_masked", "no kernel of our own yet: products in chunks, as plain arrays"
-    )
+    def spgemm_masked(self, left: Any, a: Array, right: Any, b: Array, mask: Any) -> Array:
+        if kind(a.dtype) != "f":
+            _warn_once("spgemm_masked", f"values of {a.dtype} are multiplied as plain arrays")
+            return super().spgemm_masked(left, a, right, b, mask)
+        return product.spgemm_masked(left, a, right, b, mask)
 
-    # ---- sparse solvers: SciPy on the host -----------------------------------------------------
+    # ---- sparse solvers: direct ones by SciPy on the host --------------------------------------
     factorize = _falls_back("factorize", "solved on the host by SuperLU")
     triangular_solve = _falls_back("triangular_solve", "solved on the host by SciPy")
-    krylov = _falls_back("krylov", "solved on the host by SciPy")
 
 
 def _stacked(coords: tuple[Array, ...]) -> Array:
@@ -234,7 +251,7 @@ def _stacked(coords: tuple[Array, ...]) -> Array:
 
 def _ordered(x: Array) -> Array:
     """Integers that compare as the floats do, with nan above everything."""
-    x = x.astype(np.float32) if x.dtype == np.float16 else x
+    x = x.astype(accumulator(x.dtype), copy=False)
     x = cupy.where(x != x, x.dtype.type(np.nan), x + x.dtype.type(0))  # one nan, one zero
     return _flipped(x.view(np.int32 if x.dtype.itemsize == 4 else np.int64))
 
@@ -248,63 +265,6 @@ def _flipped(bits: Array) -> Array:
     """Negative floats rise where their bits, read as an integer, fall."""
     largest = bits.dtype.type(np.iinfo(bits.dtype).max)
     return cupy.where(bits < 0, bits ^ largest, bits)
-
-
-def _row_major_spmm(
-    shape: tuple[int, int], data: Array, indptr: Array, cols: Array, x: Array, pattern: Any
-) -> Array:
-    """CSR (m, n) @ x (n, k) -> (m, k). CuPy itself offers column-major operands only, the slow
-    path; descriptors cost a microsecond on the host, and one that is kept could not be shared by
-    threads, so only the size of the workspace is cached on the pattern."""
-    cusparse = _cusparse()
-    (m, n), k, dtype = shape, x.shape[1], data.dtype
-    handle = cupy.cuda.device.get_cusparse_handle()
-    out = cupy.empty((m, k), dtype)
-    one, zero = (np.array(v, dtype) for v in (1, 0))
-    ctype, wide = _CUSPARSE[dtype], cols.dtype.itemsize == 8
-    index = cusparse.CUSPARSE_INDEX_64I if wide else cusparse.CUSPARSE_INDEX_32I
-    plain, row_major = cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE, cusparse.CUSPARSE_ORDER_ROW
-    algorithm = (
-        cusparse.CUSPARSE_SPMM_CSR_ALG3
-        if settings.get().deterministic
-        else cusparse.CUSPARSE_SPMM_CSR_ALG2
-    )
-    a = cusparse.createCsr(
-        m, n, cols.size, indptr.data.ptr, cols.data.ptr, data.data.ptr, index, index,
-        cusparse.CUSPARSE_INDEX_BASE_ZERO, ctype,
-    )  # fmt: skip
-    b = cusparse.createDnMat(n, k, k, x.data.ptr, ctype, row_major)
-    c = cusparse.createDnMat(m, k, k, out.data.ptr, ctype, row_major)
-    call = (handle, plain, plain, one.ctypes.data, a, b, zero.ctypes.data, c, ctype, algorithm)
-    try:
-        cusparse.setPointerMode(handle, cusparse.CUSPARSE_POINTER_MODE_HOST)
-        cusparse.setStream(handle, cupy.cuda.get_current_stream().ptr)
-        sizes = pattern.cached("spmm_workspace", dict)
-        key = (k, dtype.char, algorithm)
-        if key not in sizes:
-            sizes[key] = cusparse.spMM_bufferSize(*call)
-        workspace = cupy.empty(max(1, sizes[key]), np.int8)
-        cusparse.spMM(*call, workspace.data.ptr)
-    finally:
-        cusparse.destroySpMat(a)
-        cusparse.destroyDnMat(b)
-        cusparse.destroyDnMat(c)
-    return out
-
-
-def _spgemm(left: Any, a: Array, right: Any, b: Array) -> Any:
-    """The product of two coalesced matrices as CuPy's csr_matrix, columns in any order."""
-    from cupyx import cusparse
-    from cupyx.scipy.sparse import csr_matrix
-
-    factors = []
-    for pattern, values in ((left, a), (right, b)):
-        indptr, cols, positions = pattern.sorted_rows()
-        data = values if positions is None else values[positions]
-        factor = csr_matrix._from_parts(cupy.ascontiguousarray(data), cols, indptr, pattern.shape)
-        factor.has_canonical_format = True  # known: asking would sort
-        factors.append(factor)
-    return cusparse.spgemm(*factors)  # sync: the size of the product
 
 
 # ---- checks of indices that wait for the next synchronisation ----------------------------------
@@ -337,7 +297,7 @@ def probe() -> str | None:
             return "no device is visible"
         if int(cupy.arange(3, dtype=np.int32).sum()) != 3:  # sync
             return "a kernel gave a wrong result"
-        _cusparse()
+        cusparse.library()
     except (RuntimeError, ImportError, OSError, cupy.cuda.compiler.CompileException) as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return None

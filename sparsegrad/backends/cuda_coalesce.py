@@ -29,7 +29,7 @@ __all__ = [
 Array = Any
 
 _KEYS = (np.dtype(np.uint32), np.dtype(np.uint64))
-_SUMMED = {np.dtype(t) for t in ("float16", "float32", "float64", "int32", "int64")}
+_SUMMED = {"float16", "bfloat16", "float32", "float64", "int32", "int64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def segment_sum(values: Array, segment: Array, start: Array, order: Array | None
 
 def sums(dtype: np.dtype) -> bool:
     """Whether there are instances of `segment_sum` for values of this dtype."""
-    return dtype in _SUMMED
+    return dtype.name in _SUMMED
 
 
 def _sum_into(

@@ -27,7 +27,8 @@ def _product(*choices: Iterable[Any]) -> tuple[tuple[str, ...], ...]:
 
 _INDEX = ("int", "long long")
 _KEY = ("unsigned int", "unsigned long long")
-_VALUE = ("float", "double", "__half", "__nv_bfloat16", "int", "long long")
+_FLOAT = ("float", "double", "__half", "__nv_bfloat16")
+_VALUE = (*_FLOAT, "int", "long long")
 
 
 def _widths(ctype: str, all_of_them: bool) -> tuple[int, ...]:
@@ -37,13 +38,21 @@ def _widths(ctype: str, all_of_them: bool) -> tuple[int, ...]:
     return steps if all_of_them else (full, 1)
 
 
+def _loads(values: Iterable[str], all_of_them: bool) -> tuple[tuple[str, ...], ...]:
+    """<value, index, elements a load>"""
+    return tuple(
+        instance
+        for value in values
+        for instance in _product((value,), _INDEX, _widths(value, all_of_them))
+    )
+
+
+# <value, index, sum | largest | log of the sum of exponentials>
+_REDUCED = (*_product(_VALUE, _INDEX, (0, 1)), *_product(_FLOAT, _INDEX, (2,)))
+
 INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     "sddmm": {
-        "sg_sddmm": tuple(
-            instance
-            for value in _VALUE[:4]
-            for instance in _product((value,), _INDEX, _widths(value, True))
-        ),
+        "sg_sddmm": _loads(_FLOAT, True),
     },
     "coalesce": {
         "sg_coalesce_check": _product(_INDEX),
@@ -52,11 +61,27 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
         "sg_coalesce_flag_wide": _product(_INDEX),
         "sg_coalesce_scatter": _product(_INDEX),
         "sg_coalesce_sum": _product(_VALUE, _INDEX),
-        "sg_coalesce_sum_rows": tuple(
-            instance
-            for value in _VALUE
-            for instance in _product((value,), _INDEX, _widths(value, False))
-        ),
+        "sg_coalesce_sum_rows": _loads(_VALUE, False),
         "sg_coalesce_join": _product(_VALUE, _INDEX),
+    },
+    "spmm": {
+        "sg_spmm": _loads(_FLOAT, True),
+        "sg_spmm_join": _product(_FLOAT, _INDEX),
+        "sg_spmm_extreme": _loads(_FLOAT, False),
+        "sg_spmm_extreme_join": _product(_FLOAT, _INDEX),
+    },
+    "segment": {
+        "sg_segment_reduce": _REDUCED,
+        "sg_segment_parts": _REDUCED,
+        "sg_segment_join": _REDUCED,
+        "sg_segment_softmax": _product(_FLOAT, _INDEX),
+        "sg_segment_softmax_grad": _product(_FLOAT, _INDEX),
+        "sg_segment_softmax_apply": _product(_FLOAT, _INDEX),
+        "sg_segment_softmax_grad_apply": _product(_FLOAT, _INDEX),
+        "sg_segment_expand": _product(_INDEX),
+    },
+    "spgemm_masked": {
+        "sg_spgemm_masked": _product(_FLOAT, _INDEX, (1, 4)),
+        "sg_spgemm_rows": _product(_FLOAT, _INDEX),
     },
 }

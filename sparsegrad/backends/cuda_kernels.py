@@ -39,7 +39,8 @@ Array = Any
 _OPTIONS = ("-std=c++17",)
 _BLOCK = 256  # threads; what __launch_bounds__ promises
 
-# NumPy has no bfloat16, so the bits travel as uint16 and the caller names the dtype.
+# NumPy has no bfloat16: an array is one of ml_dtypes, or its bits are uint16 and the caller names
+# the dtype.
 _CTYPES = {
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
@@ -47,6 +48,8 @@ _CTYPES = {
     "float64": "double",
     "int32": "int",
     "int64": "long long",
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
 }
 _DTYPES: dict[str, np.dtype] = {
     "__half": np.dtype(np.float16),
@@ -58,8 +61,6 @@ _DTYPES: dict[str, np.dtype] = {
     "unsigned int": np.dtype(np.uint32),
     "unsigned long long": np.dtype(np.uint64),
 }
-_CTYPE_OF = {np.dtype(name): c for name, c in _CTYPES.items() if name != "bfloat16"}
-_CTYPE_OF |= {np.dtype(t): c for c, t in _DTYPES.items() if c.startswith("unsigned")}
 _ACCUMULATORS = {"__half": "float", "__nv_bfloat16": "float"}
 
 
@@ -198,7 +199,7 @@ def launch(kernel: Kernel, threads: int, **arguments: Any) -> None:
         if not p.pointer:
             value = _scalar(kernel, p, value)
         elif not (
-            type(value) is array and value.dtype == p.dtype and value.flags.c_contiguous
+            type(value) is array and _fits(value.dtype, p.dtype) and value.flags.c_contiguous
         ) and not (value is None and p.nullable):
             _refuse(kernel, p, value)
         packed.append(value)
@@ -209,12 +210,16 @@ def launch(kernel: Kernel, threads: int, **arguments: Any) -> None:
         kernel.function()((blocks,), (_BLOCK,), tuple(packed))
 
 
+def _fits(found: np.dtype, expected: np.dtype) -> bool:
+    return found == expected or (expected.char == "H" and found.name == "bfloat16")
+
+
 def _refuse(kernel: Kernel, p: Parameter, value: Any) -> NoReturn:
     """Say why `value` is no argument for the pointer `p`."""
     if type(value) is not _array_type():
         found = type(value).__name__
         raise TypeError(f"{kernel.expression}: {p.name} must be a cupy array, not {found}")
-    if value.dtype != p.dtype:
+    if not _fits(value.dtype, p.dtype):
         raise DtypeError(f"{kernel.expression}: {p.name} must be {p.dtype}, got {value.dtype}")
     raise ShapeError(
         f"{kernel.expression}: {p.name} must be contiguous, got shape {value.shape} with"
@@ -254,7 +259,7 @@ def _multiprocessors(device: int) -> int:
 def ctype_of(dtype: np.dtype, name: str | None = None) -> str:
     """The type of C++ for arrays of this dtype, or of the dtype called `name`."""
     try:
-        return _CTYPES[name] if name else _CTYPE_OF[dtype]
+        return _CTYPES[name or dtype.name]
     except KeyError:
         raise DtypeError(f"no kernel for dtype {name or dtype}") from None
 

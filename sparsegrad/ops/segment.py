@@ -46,9 +46,13 @@ def segment_softmax_grad_p(be: Any, dy: Any, y: Any, *, indptr: Any) -> Any:
     return be.segment_softmax_grad(dy, y, indptr)
 
 
+def _spread(a: Any, indptr: Any) -> Any:
+    """sum over the run of a, at every entry of the run."""
+    return segment_expand_p(segment_sum_p(a, indptr=indptr), indptr=indptr, nnz=a.shape[0])
+
+
 def _spread_dot(a: Any, b: Any, indptr: Any) -> Any:
-    """sum over the run of a * b, at every entry of the run."""
-    return segment_expand_p(segment_sum_p(a * b, indptr=indptr), indptr=indptr, nnz=a.shape[0])
+    return _spread(a * b, indptr)
 
 
 segment_softmax_p.defvjp(
@@ -93,8 +97,7 @@ segment_amax_p.defvjp(values=_amax_rule)
 @primitive(promote="float")
 def segment_logsumexp_p(be: Any, values: Any, *, indptr: Any) -> Any:
     """log(sum(exp(values))) of each run (s, *D), shifted by its maximum; 0 for an empty run."""
-    _, shift, total = _shifted(be, values, indptr)
-    return (be.xp.log(total) + shift).astype(values.dtype, copy=False)  # of -inf alone: log(0)
+    return be.segment_logsumexp(values, indptr)
 
 
 segment_logsumexp_p.defvjp(
@@ -107,32 +110,23 @@ segment_logsumexp_p.defvjp(
 
 @primitive(promote="float")
 def segment_log_softmax_p(be: Any, values: Any, *, indptr: Any) -> Any:
-    """(values - max) - log(sum(exp(values - max))) of each run (nnz, *D): no cancellation for
-    values of large magnitude."""
-    wide, shift, total = _shifted(be, values, indptr)
-    ids = be.expand(indptr, len(values))
-    return (wide - shift[ids] - be.xp.log(total)[ids]).astype(values.dtype, copy=False)
+    """Logarithm of the softmax within each run: (nnz, *D)."""
+    return be.segment_log_softmax(values, indptr)
+
+
+@primitive
+def segment_log_softmax_grad_p(be: Any, dy: Any, y: Any, *, indptr: Any) -> Any:
+    """dy - exp(y) * (sum over the run of dy), fused: all (nnz, *D)."""
+    return be.segment_log_softmax_grad(dy, y, indptr)
 
 
 segment_log_softmax_p.defvjp(
-    values=lambda g, out, indptr, values_meta: (
-        g
-        - exp_p(out)
-        * segment_expand_p(segment_sum_p(g, indptr=indptr), indptr=indptr, nnz=values_meta.shape[0])
-    )
+    values=lambda g, out, indptr: segment_log_softmax_grad_p(g, out, indptr=indptr)
 )
-
-
-def _shifted(be: Any, values: Any, indptr: Any) -> tuple[Any, Any, Any]:
-    """Values in the accumulator's dtype, the (finite) maximum of each run, and the sum of
-    exp(values - maximum); 0 and 1 for an empty run."""
-    xp = be.xp
-    wide = values.astype(dtypes.accumulator(values.dtype), copy=False)
-    top = be.segment_max(wide, indptr)
-    shift = xp.where(xp.isfinite(top), top, top.dtype.type(0))
-    total = be.segment_sum(xp.exp(wide - shift[be.expand(indptr, len(values))]), indptr)
-    empty = (xp.diff(indptr) == 0).reshape(-1, *(1,) * (top.ndim - 1))
-    return wide, shift, xp.where(empty, top.dtype.type(1), total)
+segment_log_softmax_grad_p.defvjp(
+    dy=lambda g, y, indptr: g - _spread_dot(g, exp_p(y), indptr),
+    y=lambda g, dy, y, indptr: -(exp_p(y) * g * _spread(dy, indptr)),
+)
 
 
 # ---- public names ------------------------------------------------------------------------------

@@ -8,39 +8,20 @@ import numpy as np
 import pytest
 
 import cudasim
+from cudasim.numbers import (
+    FLOATS,
+    INDEX,
+    TOLERANCE,
+    close,
+    draw,
+    load,
+    notices,
+    same_every_time,
+    store,
+)
 from sparsegrad.backends import cuda_coalesce as coalesce
 from sparsegrad.backends import cuda_kernels as kernels
 from sparsegrad.errors import DtypeError, ShapeError
-
-# Relative to the sum of absolute values of the terms.
-TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-6, "float64": 1e-14}
-FLOATS = tuple(TOLERANCE)
-INDEX = ("int32", "int64")
-
-
-def store(x, dtype):
-    """Numbers as an array of that dtype; of bfloat16 as its bits in uint16."""
-    if dtype != "bfloat16":
-        return x.astype(dtype)
-    word = x.astype("f").view(np.uint32).astype(np.uint64)
-    return ((word + 0x7FFF + ((word >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def load(x, dtype):
-    """The same numbers in float64."""
-    return (
-        (x.astype(np.uint32) << 16).view("f").astype("d") if dtype == "bfloat16" else x.astype("d")
-    )
-
-
-def draw(rng, shape, dtype):
-    return store(np.asarray(rng.standard_normal(shape)), dtype)
-
-
-def close(got, wanted, scale, dtype):
-    error = np.abs(load(got, dtype) - wanted)
-    assert (error <= TOLERANCE[dtype] * scale + 1e-30).all(), (error / scale).max()
-
 
 # ---- sddmm
 
@@ -132,11 +113,7 @@ def test_sddmm_schedules(cp, seed):
 
 
 def test_sddmm_is_deterministic(cp):
-    runs = []
-    for seed in (0, 1, 2) if cudasim.installed() else (0,) * 3:
-        with cudasim.schedule(seed) if cudasim.installed() else memoryview(b""):
-            runs.append(check_sddmm(cp, k=100, nnz=200))
-    assert all((run == runs[0]).all() for run in runs)
+    same_every_time(lambda: check_sddmm(cp, k=100, nnz=200))
 
 
 def test_sddmm_degenerate(cp):
@@ -326,11 +303,7 @@ def test_coalesce_schedules(cp, seed):
 def test_coalesce_is_deterministic(cp):
     ids = RUNS["one long among short"](None, 1000)
     for dense in ((), (3,), (16,)):
-        runs = []
-        for seed in (0, 1, 2) if cudasim.installed() else (0,) * 3:
-            with cudasim.schedule(seed) if cudasim.installed() else memoryview(b""):
-                runs.append(check_sum(cp, ids, dense, "float32"))
-        assert all((run == runs[0]).all() for run in runs)
+        same_every_time(lambda dense=dense: check_sum(cp, ids, dense, "float32"))
 
 
 def test_launches(sim):
@@ -385,15 +358,4 @@ MUTANTS = [  # family, text, what replaces it, what notices
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant[1])
 def test_mutant_is_noticed(sim, monkeypatch, mutant):
-    family, text, replacement, check = mutant
-    sound = kernels.source(family)
-    assert sound.count(text) >= 1
-    monkeypatch.setattr(kernels, "source", lambda name: sound.replace(text, replacement))
-    for module in (kernels, coalesce):
-        monkeypatch.setattr(module, "kernel", _fresh_kernel)
-    with pytest.raises((AssertionError, cudasim.KernelError)):
-        check(sim)
-
-
-def _fresh_kernel(family, name, *args):
-    return kernels.Kernel(family, name, args)
+    notices(sim, monkeypatch, mutant, coalesce)

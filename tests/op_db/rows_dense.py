@@ -169,4 +169,9 @@ ROWS = [
            lambda dy, y: y * (dy - (dy * y).T @ np.repeat(np.eye(3)[[0, 2]], (2, 3), 0)
                               @ np.repeat(np.eye(3)[[0, 2]], (2, 3), 0).T),
            lambda d: iter([((d.dense(5), d.dense(5)), {})]), "segment_softmax_grad_p"),
+    OpCase("segment_log_softmax_grad",
+           lambda dy, y: segment.segment_log_softmax_grad_p(dy, y, indptr=np.array([0, 2, 2, 5])),
+           lambda dy, y: dy - np.exp(y) * (dy.T @ np.repeat(np.eye(3)[[0, 2]], (2, 3), 0)
+                                           @ np.repeat(np.eye(3)[[0, 2]], (2, 3), 0).T),
+           lambda d: iter([((d.dense(5), d.dense(5)), {})]), "segment_log_softmax_grad_p"),
 ]  # fmt: skip

@@ -151,6 +151,9 @@ def install_binding() -> None:
         m = table[matrix]
         m.pointer, m.index, m.values = pointer, index, values
 
+    def set_values(matrix: int, values: int) -> None:
+        table[matrix].values = values
+
     def get_size(matrix: int, *results: int) -> None:
         for pointer, value in zip(results, (*table[matrix].shape, table[matrix].nnz)):
             view(pointer, (1,), np.int64)[0] = value
@@ -176,6 +179,7 @@ def install_binding() -> None:
         _Matrix("vector", (n,), _DTYPES[dtype], values)
     )
     module.csrSetPointers, module.spMatGetSize = set_pointers, get_size
+    module.spMatSetValues = module.dnMatSetValues = set_values
     module.spMM_bufferSize = module.spMV_bufferSize = lambda *args: 16
     module.spMM, module.spMV = multiply, multiply_vector
     module.spGEMM_createDescr, module.spGEMM_copy = create_product, copy_product

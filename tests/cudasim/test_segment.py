@@ -1,0 +1,262 @@
+"""kernels/segment.cu against NumPy in float64: widths, lengths, long segments, dtypes."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import cudasim
+from cudasim.numbers import FLOATS, INDEX, close, draw, load, notices, same_every_time, store
+from sparsegrad.backends import cuda_segment as segment
+
+LENGTHS = {
+    "random": lambda rng: rng.integers(0, 9, 37),
+    "none": lambda rng: np.zeros(5, int),
+    "no segments": lambda rng: np.zeros(0, int),
+    "one each": lambda rng: np.ones(40, int),
+    "middling": lambda rng: np.array([0, 31, 33, 64, 0, 200, 256]),
+    # Tiles have 1024 entries, or 256: segments that begin, end and lie in every place of them.
+    "long": lambda rng: np.array([3, 0, 1024, 1030, 0, 1018, 1025, 1, 5000, 0]),
+    "exact": lambda rng: np.array([2048, 1024, 1025, 1023]),
+    "long and wide": lambda rng: np.array([3, 257, 0, 252, 300, 256, 1, 600]),
+}
+
+
+def drawn(cp, lengths, dense=(), dtype="float32", index="int32", count=1, numbers=None):
+    """Arrays in NumPy, arrays on the device, offsets in NumPy and on the device."""
+    lengths = LENGTHS[lengths](np.random.default_rng(1)) if isinstance(lengths, str) else lengths
+    offsets = np.r_[0, np.cumsum(lengths)].astype(index)
+    rng = np.random.default_rng(offsets[-1])
+    shape = (int(offsets[-1]), *dense)
+    if dtype in INDEX:
+        arrays = [rng.integers(-1000, 1000, shape).astype(dtype) for _ in range(count)]
+    else:
+        arrays = [draw(rng, shape, dtype) for _ in range(count)]
+    if numbers is not None:
+        arrays = [store(numbers(rng, shape), dtype) for _ in range(count)]
+    return arrays, [cp.asarray(a) for a in arrays], offsets, cp.asarray(offsets)
+
+
+def runs(offsets):
+    return [slice(*pair) for pair in pairwise(offsets)]
+
+
+def check_sum(cp, dtype="float32", **options):
+    (values,), (there,), offsets, offsets_there = drawn(cp, dtype=dtype, **options)
+    got = segment.reduce(there, offsets_there, segment.SUM, dtype=dtype).get()
+    x = load(values, dtype)
+    for i, run in enumerate(runs(offsets)):
+        if dtype in INDEX:
+            assert (got[i] == x[run].sum(0)).all()
+        else:
+            close(got[i], x[run].sum(0), np.abs(x[run]).sum(0), dtype)
+    return got
+
+
+def check_largest(cp, dtype="float32", **options):
+    (values,), (there,), offsets, offsets_there = drawn(cp, dtype=dtype, **options)
+    got = load(segment.reduce(there, offsets_there, segment.LARGEST, dtype=dtype).get(), dtype)
+    x = load(values, dtype)
+    lowest = float(np.iinfo(dtype).min) if dtype in INDEX else -np.inf
+    for i, run in enumerate(runs(offsets)):
+        np.testing.assert_array_equal(got[i], x[run].max(0, initial=lowest))
+    return got
+
+
+def dense_softmax(x, logarithm):
+    with np.errstate(all="ignore"):
+        top = x.max(0, initial=-np.inf)
+        shift = np.where(np.isfinite(top), top, 0)
+        weight = np.exp(x - shift)
+        if logarithm:
+            return x - shift - np.log(weight.sum(0))
+        return weight / weight.sum(0)
+
+
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 4e-6, "float64": 4e-14}
+
+
+def agree(got, wanted, dtype, scale=1.0):
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(wanted))
+    np.testing.assert_array_equal(got[~np.isfinite(got)], wanted[~np.isfinite(wanted)])
+    got, wanted = (np.where(np.isfinite(a), a, 0) for a in (got, wanted))
+    limit = TOLERANCE[dtype] * (np.abs(wanted) + 1e-3 * np.abs(scale))
+    assert (np.abs(got - wanted) <= limit).all(), (np.abs(got - wanted) / limit).max()
+
+
+def check_softmax(cp, dtype="float32", logarithm=False, **options):
+    (values,), (there,), offsets, offsets_there = drawn(cp, dtype=dtype, **options)
+    out = segment.softmax(there, offsets_there, logarithm, dtype=dtype).get()
+    x, got = load(values, dtype), load(out, dtype)
+    for run in runs(offsets):
+        wanted = dense_softmax(x[run], logarithm)
+        size = np.abs(x[run], where=np.isfinite(x[run]), out=np.ones(x[run].shape))
+        agree(got[run], wanted, dtype, size.max(initial=1) if logarithm else 1e-3)
+    return out
+
+
+def check_log(cp, **options):
+    return check_softmax(cp, logarithm=True, **options)
+
+
+def check_logsumexp(cp, dtype="float32", **options):
+    (values,), (there,), offsets, offsets_there = drawn(cp, dtype=dtype, **options)
+    out = segment.reduce(there, offsets_there, segment.LOGSUMEXP, dtype=dtype).get()
+    x, got = load(values, dtype), load(out, dtype)
+    for i, run in enumerate(runs(offsets)):
+        if run.start == run.stop:
+            assert (got[i] == 0).all()
+            continue
+        with np.errstate(all="ignore"):
+            top = x[run].max(0)
+            shift = np.where(np.isfinite(top), top, 0)
+            agree(got[i], np.log(np.exp(x[run] - shift).sum(0)) + shift, dtype, 1e3)
+    return out
+
+
+def check_grad(cp, dtype="float32", logarithm=False, **options):
+    (g, y), there, offsets, offsets_there = drawn(cp, dtype=dtype, count=2, **options)
+    out = segment.softmax_grad(*there, offsets_there, logarithm, dtype=dtype).get()
+    g, y = load(g, dtype), load(y, dtype)
+    for run in runs(offsets):
+        terms = g[run] if logarithm else g[run] * y[run]
+        factor = np.exp(y[run]) if logarithm else y[run]
+        wanted = g[run] - factor * terms.sum(0) if logarithm else factor * (g[run] - terms.sum(0))
+        close(
+            out[run],
+            wanted,
+            np.abs(g[run]) + 2 * np.abs(factor) * (1 + np.abs(terms).sum(0)),
+            dtype,
+        )
+    return out
+
+
+def check_log_grad(cp, **options):
+    return check_grad(cp, logarithm=True, **options)
+
+
+CHECKS = {
+    "sum": check_sum,
+    "largest": check_largest,
+    "logsumexp": check_logsumexp,
+    "softmax": check_softmax,
+    "log_softmax": check_log,
+    "softmax_grad": check_grad,
+    "log_softmax_grad": check_log_grad,
+}
+EVERY = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+
+
+@EVERY
+@pytest.mark.parametrize("lengths", [*LENGTHS])
+def test_lengths(cp, check, lengths):
+    check(cp, lengths=lengths)
+    if lengths != "long":
+        check(cp, lengths=lengths, dense=(3,), index="int64")
+        check(cp, lengths=lengths, dense=(8,))
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("index", INDEX)
+def test_dtypes(cp, check, dtype, index):
+    for dense in ((), (4,)):
+        check(cp, lengths="middling", dense=dense, dtype=dtype, index=index)
+        check(cp, lengths="long and wide", dense=(9,), dtype=dtype, index=index)
+
+
+@EVERY
+def test_widths(cp, check):
+    for dense in ((1,), (2,), (2, 3), (31,), (32,), (33,), (70,)):
+        check(cp, lengths="random", dense=dense)
+    check(cp, lengths="random", dense=(0,))
+    check(cp, lengths="long and wide", dense=(40,))
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+def test_integers(cp, dtype):
+    for check in (check_sum, check_largest):
+        for lengths in ("random", "long", "none"):
+            check(cp, lengths=lengths, dtype=dtype)
+
+
+SPECIAL = np.array([0.0, 1.0, -np.inf, np.inf, np.nan, 300.0, -300.0, 5.0])
+
+
+@pytest.mark.parametrize("check", [check_softmax, check_log, check_logsumexp, check_largest])
+@pytest.mark.parametrize(
+    "few", [(2,), (2, 6), (0, 2), (0, 3, 1), (0, 4), (5, 6), (2, 3, 4)], ids=str
+)
+def test_special_numbers(cp, check, few):
+    """-inf alone, inf, nan and sizes that exp cannot bear, as plain arithmetic has them."""
+
+    def numbers(rng, shape):
+        return SPECIAL[list(few)][rng.integers(0, len(few), shape)]
+
+    for dtype in ("float32", "float64"):
+        for lengths in ("random", "middling", "exact"):
+            check(cp, lengths=lengths, dtype=dtype, numbers=numbers)
+
+
+@EVERY
+def test_schedules(cp, seed, check):
+    check(cp, lengths="middling", dense=(3,))
+    check(cp, lengths="long and wide", dense=(9,))
+
+
+@EVERY
+def test_same_every_time(cp, check):
+    same_every_time(lambda: check(cp, lengths="long and wide", dense=(8,)))
+
+
+@pytest.mark.parametrize("index", INDEX)
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_expand(cp, lengths, index):
+    counts = LENGTHS[lengths](np.random.default_rng(1))
+    offsets = np.r_[0, np.cumsum(counts)].astype(index)
+    got = segment.expand(cp.asarray(offsets), int(offsets[-1])).get()
+    assert got.dtype == index
+    assert (got == np.repeat(np.arange(counts.size), counts)).all()
+
+
+def test_launches(sim):
+    """One kernel where no segment can be long, else at most four; nothing waits."""
+    for lengths, few, many in (("random", 1, 1), ("long", 3, 4)):
+        (_, _), (x, g), _, offsets = drawn(sim, lengths, count=2)
+        before = cudasim.synchronisations()
+        for wanted, run in (
+            (few, lambda x=x, offsets=offsets: segment.reduce(x, offsets, segment.SUM)),
+            (many, lambda x=x, offsets=offsets: segment.softmax(x, offsets)),
+            (many, lambda x=x, g=g, offsets=offsets: segment.softmax_grad(g, x, offsets)),
+        ):
+            with cudasim.record_launches() as launches:
+                run()
+            assert len(launches) == wanted
+        assert cudasim.synchronisations() == before
+
+
+MUTANTS = [  # text, what replaces it, what notices
+    ("if (e + u * step >= count)", "if (false)", lambda cp: check_sum(cp, lengths="random")),
+    ("if (v > top || v != v) top = v;", "if (v > top) top = v;",
+     lambda cp: test_special_numbers(cp, check_largest, (0, 4))),
+    ("if (top != missing()) sum *=", "sum *=",
+     lambda cp: test_special_numbers(cp, check_softmax, (2, 6))),
+    ("return v - v == A(0) ? v : A(0);", "return v;",
+     lambda cp: test_special_numbers(cp, check_logsumexp, (2,))),
+    ("(begin < first) == (slot == 0)", "(begin <= first) == (slot == 0)",
+     lambda cp: check_sum(cp, lengths="exact")),
+    ("offsets[segment + 1] < after", "false", lambda cp: check_sum(cp, lengths="long")),
+    ("work.live = count <= tile;", "work.live = count < tile;",
+     lambda cp: check_sum(cp, lengths="exact")),
+    ("(p == t)", "0", lambda cp: check_sum(cp, lengths="long")),
+    ("begin / tile * width", "t * width", lambda cp: check_softmax(cp, lengths="long")),
+    ("offsets[low + probe] <= entry", "offsets[low + probe] < entry",
+     lambda cp: check_sum(cp, lengths="exact")),
+    ("o <<= 1", "o <<= 2", lambda cp: check_sum(cp, lengths="middling")),
+    ("empty ? A(0) :", "", lambda cp: check_logsumexp(cp, lengths="none")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant[0])
+def test_mutant_is_noticed(sim, monkeypatch, mutant):
+    notices(sim, monkeypatch, ("segment", *mutant), segment)

@@ -1,0 +1,227 @@
+"""kernels/spmm.cu against NumPy in float64: widths, heads, long rows, ties, dtypes, schedules."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import cudasim
+from cudasim.numbers import FLOATS, INDEX, close, draw, load, notices, same_every_time, store
+from sparsegrad.backends import cuda_spmm as spmm
+from sparsegrad.errors import DtypeError
+
+N = 23
+LENGTHS = {  # entries of each row
+    "random": lambda rng: rng.integers(0, 9, 17),
+    "none": lambda rng: np.zeros(5, int),
+    "no rows": lambda rng: np.zeros(0, int),
+    "one a row": lambda rng: np.ones(40, int),
+    "long": lambda rng: np.r_[3, 0, 20, 1, 17, 16, 15, 0],
+}
+
+
+class Given:
+    """As much of a pattern as `rows_of` reads."""
+
+    def __init__(self, cp, lengths, index="int32", moved=False):
+        rng = np.random.default_rng(len(lengths))
+        nnz = int(np.sum(lengths))
+        self.indptr = np.r_[0, np.cumsum(lengths)].astype(index)
+        one_row = [np.sort(rng.choice(N, size)) for size in lengths]
+        self.cols = np.concatenate([*one_row, np.zeros(0, int)]).astype(index)
+        self.positions = rng.permutation(nnz).astype(index) if moved else None
+        arrays = (self.indptr, self.cols, self.positions)
+        self._lines = tuple(None if a is None else cp.asarray(a) for a in arrays)
+
+    def rows(self):
+        return self._lines
+
+    sorted_rows = rows
+
+    def cached(self, key, build):
+        return build()
+
+
+def problem(cp, *, lengths="random", k=8, heads=(), dtype="float32", index="int32", moved=False,
+            one=False, shift=0, numbers=None):  # fmt: skip
+    """(what the kernels read, and the same in NumPy): rows, values, x, and a term per entry."""
+    rng = np.random.default_rng(k)
+    given = Given(cp, LENGTHS[lengths](rng), index, moved)
+    nnz = given.cols.size
+    make = numbers or (lambda shape: draw(rng, shape, dtype))
+    x, values = make((N, *heads, k)), make((1 if one else nnz, *heads))
+    flat = cp.zeros(x.size + shift, x.dtype)[shift:]
+    flat[...] = cp.asarray(x.ravel())
+    there = cp.asarray(values)
+    if one:
+        values = np.broadcast_to(values, (nnz, *heads))
+        there = cp.broadcast_to(there, (nnz, *heads))
+    at = np.arange(nnz) if given.positions is None else given.positions
+    with np.errstate(invalid="ignore"):  # inf * 0
+        terms = load(values[at], dtype)[..., None] * load(x, dtype)[given.cols]
+    return (spmm.rows_of(given), there, flat.reshape(x.shape)), given, terms
+
+
+def check_sum(cp, longest=16, dtype="float32", **options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spmm, "LONGEST", longest)
+        on_device, given, terms = problem(cp, dtype=dtype, **options)
+        got = spmm.spmm(*on_device, dtype=dtype).get()
+    wanted, scale = (np.zeros(got.shape) for _ in range(2))
+    row = np.repeat(np.arange(len(got)), np.diff(given.indptr))
+    np.add.at(wanted, row, terms)
+    np.add.at(scale, row, np.abs(terms))
+    assert got.shape == wanted.shape
+    close(got, wanted, scale, dtype)
+    return got
+
+
+def check_extreme(cp, longest=16, dtype="float32", least=False, **options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spmm, "LONGEST", longest)
+        on_device, given, terms = problem(cp, dtype=dtype, **options)
+        got, entry = (a.get() for a in spmm.spmm_extreme(*on_device, least, dtype=dtype))
+    for i in range(len(got)):
+        begin, end = given.indptr[i : i + 2]
+        if begin == end:
+            assert (load(got[i], dtype) == 0).all()
+            assert (entry[i] == -1).all()
+            continue
+        line = (-1 if least else 1) * terms[begin:end].astype("f" if "16" in dtype else dtype)
+        place = begin + np.argmax(line, axis=0)  # the first, and nan above all
+        at = place if given.positions is None else given.positions[place]
+        assert (entry[i] == at).all()
+        best = np.take_along_axis(terms[begin:end], (place - begin)[None], 0)[0]
+        nan = np.isnan(best)
+        assert (np.isnan(load(got[i], dtype)) == nan).all()
+        finite = np.isfinite(best)
+        assert (load(got[i], dtype)[~(finite | nan)] == best[~(finite | nan)]).all()
+        close(got[i][finite], best[finite], np.abs(best[finite]), dtype)
+    return got
+
+
+BOTH = pytest.mark.parametrize("check", [check_sum, check_extreme], ids=["sum", "extreme"])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@BOTH
+def test_widths(cp, check, dtype):
+    for k in (1, 2, 3, 4, 6, 8, 12, 16, 33, 64, 128, 136):
+        check(cp, k=k, dtype=dtype, lengths="long")
+
+
+@BOTH
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("index", INDEX)
+def test_lengths(cp, check, lengths, index):
+    for k in (1, 5, 32):
+        check(cp, lengths=lengths, k=k, index=index)
+        check(cp, lengths=lengths, k=k, index=index, longest=256, moved=True)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("heads", "k"), [((1,), 8), ((4,), 8), ((8,), 7), ((3,), 1), ((2, 3), 16)])
+def test_heads(cp, check, heads, k, dtype):
+    check(cp, heads=heads, k=k, dtype=dtype, lengths="long", moved=True)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_unaligned_x(cp, check, dtype):
+    for shift in (1, 2, 4):
+        check(cp, k=16, shift=shift, dtype=dtype)
+
+
+@BOTH
+def test_one_value_for_all_entries(cp, check):
+    for heads in ((), (4,)):
+        check(cp, one=True, heads=heads, lengths="long")
+        check(cp, one=True, heads=heads, lengths="long", moved=True)
+
+
+@BOTH
+def test_degenerate(cp, check):
+    check(cp, k=0)
+    check(cp, heads=(0,), k=4)
+    check(cp, k=1, lengths="long", longest=1)
+
+
+def test_extreme_of_ties_and_nan(cp):
+    """Few distinct numbers, zeros of both signs and nan: which entry wins is the first."""
+    some = np.array([0.0, -0.0, 1.0, -1.0, np.nan, np.inf])
+    for few in (some[:4], some):
+        for dtype, k in (("float32", 33), ("float64", 1), ("bfloat16", 8)):
+            rng = np.random.default_rng(k)
+            options = {"k": k, "dtype": dtype, "lengths": "long"}
+            options["numbers"] = partial(drawn_from, rng, few, dtype)
+            check_extreme(cp, **options)
+            check_extreme(cp, least=True, **options)
+
+
+def drawn_from(rng, few, dtype, shape):
+    return store(few[rng.integers(0, few.size, shape)], dtype)
+
+
+@BOTH
+def test_schedules(cp, seed, check):
+    for k in (1, 40):
+        check(cp, k=k, lengths="long", moved=True)
+
+
+def test_same_every_time(cp):
+    for k in (1, 40):
+        same_every_time(lambda k=k: check_sum(cp, k=k, lengths="long"))
+
+
+def test_offsets_beyond_32_bits(cp):
+    """Rows of 1 GiB: the last of x and of the result start 3 GiB after the first."""
+    width, count = 1 << 28, 4
+    if cp.cuda.runtime.memGetInfo()[0] < 9 << 30 or cudasim.installed():
+        pytest.skip("reads and writes 8 GiB")
+    x = cp.zeros((count, width), "f")
+    x[:, -1] = cp.arange(1, count + 1)
+    given = Given(cp, [1] * count)
+    given._lines = (given._lines[0], cp.arange(count, dtype="i")[::-1].copy(), None)
+    got = spmm.spmm(spmm.rows_of(given), cp.ones(count, "f"), x)
+    assert got[:, -1].get().tolist() == [4, 3, 2, 1]
+
+
+def test_refuses_other_dtypes(cp):
+    rows, values, x = problem(cp)[0]
+    with pytest.raises(DtypeError, match="no instance"):
+        spmm.spmm(rows, values.astype("i"), x.astype("i"))
+
+
+def test_launches(sim, monkeypatch):
+    """One kernel; a second where rows are long. Nothing waits."""
+    monkeypatch.setattr(spmm, "LONGEST", 16)
+    for lengths, names in (("random", ["sg_spmm_f"]), ("long", ["sg_spmm_f", "sg_spmm_j"])):
+        rows, values, x = problem(sim, lengths=lengths)[0]
+        before = cudasim.synchronisations()
+        with cudasim.record_launches() as launches:
+            spmm.spmm(rows, values, x)
+        assert [launch.kernel[:9] for launch in launches] == names
+        assert cudasim.synchronisations() == before
+
+
+MUTANTS = [  # text, what replaces it, what notices
+    ("e + u * strides < work.count", "true", lambda cp: check_sum(cp, k=4)),
+    ("min(e + u * strides, work.count - 1)", "e + u * strides", lambda cp: check_sum(cp, k=4)),
+    ("count <= longest", "count < longest", lambda cp: check_sum(cp, lengths="long")),
+    ("work.f / k", "0", lambda cp: check_sum(cp, heads=(4,))),
+    ("work.f < width", "true", lambda cp: check_sum(cp, k=136)),
+    ("o <<= 1)\n      #pragma", "o <<= 2)\n      #pragma",
+     lambda cp: check_sum(cp, k=1, lengths="long")),
+    ("p += 32 / columns", "p += 32", lambda cp: check_sum(cp, k=32, lengths="long", longest=1)),
+    ("if (nan_a || a == b) return i < j;", "if (nan_a || a == b) return i > j;",
+     test_extreme_of_ties_and_nan),
+    ("if (nan_a != nan_b) return nan_a;", "", test_extreme_of_ties_and_nan),
+    ("part_begin[p] + place", "place", lambda cp: check_extreme(cp, lengths="long")),
+    ("(long long)col[at] * width", "col[at] * k", lambda cp: check_sum(cp, heads=(4,))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant[0])
+def test_mutant_is_noticed(sim, monkeypatch, mutant):
+    notices(sim, monkeypatch, ("spmm", *mutant), spmm)

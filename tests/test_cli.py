@@ -54,6 +54,42 @@ def test_train_gat(tmp_path):
     assert given.items() <= record["settings"].items() and record["runs"][0]["epochs"] == 2
 
 
+SMALL = {
+    "lightgcn": ("--epochs", 2, "--dim", 4, "--batch", 512, "--negatives", 16),
+    "mf": ("--epochs", 2, "--dim", 4),
+    "logreg": ("--l2", 2),
+    "sparse-mlp": ("--epochs", 2, "--hidden", 8),
+    "graphchallenge": (),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_train_others(name, tmp_path):
+    file = tmp_path / "run.json"
+    result = run("train", name, *SMALL[name], "--json", file)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1].startswith("Test ")
+    assert json.loads(file.read_text())["recipe"] == name
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("mf", "u\ti\tr\n" + "".join(f"{i % 5}\t{i}\t{i % 3}\n" for i in range(40)), "own.txt"),
+        ("logreg", "".join(f"{i % 2} 1:{i} 3:2\n" for i in range(20)), "own.txt"),
+    ],
+)
+def test_data_of_ones_own(name, text, told, tmp_path):
+    file = tmp_path / "own.txt"
+    file.write_text(text)
+    result = run("train", name, "--data", file, "--epochs", 2)
+    assert result.exit_code == 0 and f"({told!r}: " in result.stdout
+    file.write_text(text + "x\n")
+    result = run("train", name, "--data", file, "--epochs", 2)
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1
+    assert re.search(r"own\.txt, line \d+: ", result.stderr)
+
+
 @pytest.mark.parametrize("option", ["--epochs", "--patience", "--hidden", "--heads"])
 def test_gat_errors_are_one_line(option):
     result = run("train", "gat", option, 0)
@@ -102,6 +138,19 @@ def test_log(tmp_path):
     ]  # fmt: skip
     assert set(rows[0]) == {"seed", "epoch", "loss", "val_loss", "val_accuracy"}
     assert set(rows[2]) == {"seed", "test", "best"}
+
+
+def test_log_of_a_run_that_diverges(tmp_path):
+    file, result = tmp_path / "log.jsonl", tmp_path / "run.json"
+    args = ("--epochs", 3, "--lr", 1e30, "--log", file, "--json", result)
+    assert run("train", "gcn", *args).exit_code == 0
+
+    def strict(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    rows = [json.loads(line, parse_constant=strict) for line in file.read_text().splitlines()]
+    assert any(row.get("loss", 0) is None for row in rows)
+    json.loads(result.read_text(), parse_constant=strict)
 
 
 def test_plot(tmp_path):

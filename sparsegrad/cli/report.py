@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import platform
 import statistics
@@ -15,7 +16,18 @@ from typing import Any
 import sparsegrad as sg
 from sparsegrad.recipes import TrainingResult
 
-__all__ = ["draw", "head", "line", "metrics", "pyplot", "record", "summary", "versions", "write"]
+__all__ = [
+    "draw",
+    "dumps",
+    "head",
+    "line",
+    "metrics",
+    "pyplot",
+    "record",
+    "summary",
+    "versions",
+    "write",
+]
 
 # Metrics that are shares of 1; they are printed in percent.
 _SHARES = ("accuracy", "recall", "ndcg", "precision", "auc", "density")
@@ -125,8 +137,21 @@ def record(head: dict[str, Any], results: dict[int, TrainingResult]) -> dict[str
 def write(path: Path, content: dict[str, Any]) -> None:
     """As a whole or not at all: a file that is there before is replaced at the end."""
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    part.write_text(dumps(content, indent=1) + "\n", encoding="utf-8")
     part.replace(path)
+
+
+def dumps(content: Any, indent: int | None = None) -> str:
+    """JSON, with null for nan and infinity, which it has no words for."""
+    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+
+
+def _finite(x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return {k: _finite(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_finite(v) for v in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
 
 
 def versions() -> dict[str, str]:

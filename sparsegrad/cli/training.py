@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,7 +102,7 @@ def _log(path: Path | None, head: dict[str, Any]) -> Iterator[Callable[[dict[str
 
 
 def _line(file: TextIO, row: dict[str, Any]) -> None:
-    file.write(json.dumps(row) + "\n")
+    file.write(report.dumps(row) + "\n")
     file.flush()  # whoever follows the file sees the epoch now
 
 

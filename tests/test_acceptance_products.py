@@ -167,6 +167,34 @@ def test_ac_31_preconditioner_and_start() -> None:
 
 
 @pytest.mark.parametrize("method", [sg.cg, sg.bicgstab, sg.gmres])
+def test_ac_31_columns_share_products_and_leave_when_solved(
+    method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One product an iteration for all columns; those that have converged no longer take part."""
+    from sparsegrad.backends.base import Backend
+
+    widths: list[int] = []
+    spmm = Backend.spmm
+    monkeypatch.setattr(
+        Backend, "spmm", lambda be, p, v, x: widths.append(x.shape[1]) or spmm(be, p, v, x)
+    )
+    n = 60
+    A = sg.coo([np.arange(n)] * 2, np.linspace(1.0, 2.0, n), (n, n))
+    b = np.random.default_rng(0).standard_normal((n, 4))
+    b[:, 1] = 0  # solved before the first iteration
+    b[1:, 2] = 0  # after it
+    with sg.config(backend="reference"):
+        x = method(A, sg.Tensor(b), rtol=1e-9)
+        alone = [len(widths)]
+        for j in (0, 3):
+            widths.clear()
+            method(A, sg.Tensor(b[:, j]), rtol=1e-9)
+            alone.append(len(widths))
+    np.testing.assert_allclose(x.data, b / np.linspace(1.0, 2.0, n)[:, None], atol=1e-8)
+    assert alone[0] <= max(alone[1:]) + 1
+
+
+@pytest.mark.parametrize("method", [sg.cg, sg.bicgstab, sg.gmres])
 def test_ac_31_no_convergence_is_said(method: Any) -> None:
     n = 50
     A = sg.coo([np.arange(n)] * 2, np.logspace(0, 8, n), (n, n))
@@ -179,6 +207,9 @@ def test_ac_31_no_convergence_is_said(method: Any) -> None:
 
 def test_ac_31_singular_systems_are_refused() -> None:
     zero = sg.coo([[0, 1], [0, 0]], [1.0, 2.0], (2, 2))
+    for method in (sg.cg, sg.bicgstab, sg.gmres):
+        with pytest.raises(sg.SingularMatrixError, match=f"{method.__name__}: column 0 .* broke"):
+            method(sg.coo([[], []], [], (2, 2)), sg.ones(2))
     with pytest.raises(sg.SingularMatrixError, match="spsolve: A of shape"):
         sg.spsolve(zero, sg.ones(2))
     with pytest.raises(np.linalg.LinAlgError, match=r"triangular_solve: .*no diagonal entry"):

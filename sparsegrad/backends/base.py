@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad.backends import joins, solvers
+from sparsegrad.backends import joins, krylov, solvers
 from sparsegrad.backends.philox import Draws
 from sparsegrad.backends.steps import Steps
 from sparsegrad.dtypes import accumulator, kind
@@ -304,7 +304,7 @@ class Backend(Steps, Draws):
             self.scatter_add(out, t, a[e].astype(out.dtype, copy=False) * b[f])
         return out.astype(a.dtype, copy=False)
 
-    # ---- sparse solvers: SciPy on the host -----------------------------------------------------
+    # ---- sparse solvers: direct ones by SciPy on the host --------------------------------------
     def factorize(self, pattern: Any, values: Array) -> Any:
         """An LU factorization of the square matrix: `.solve(b, transposed)` gives x (n, k)."""
         return solvers.Factor(self, pattern.shape, self._csr(pattern, values))
@@ -318,10 +318,8 @@ class Backend(Steps, Draws):
         return self.asarray(solvers.triangular(*args))
 
     def krylov(self, pattern: Any, values: Array, b: Array, options: Any) -> Array:
-        """x (n, k) of A @ x = b (n, k), column by column, by `options.method`."""
-        return self.asarray(
-            solvers.krylov(self._csr(pattern, values), pattern.shape, self.to_host(b), options)
-        )
+        """x (n, k) of A @ x = b (n, k), iteratively, by `options.method`."""
+        return krylov.krylov(self, pattern, values, b, options)
 
     def _csr(self, pattern: Any, values: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(data, indices, indptr) in host memory, columns sorted."""

@@ -1,31 +1,18 @@
-"""Sparse solvers over SciPy, on arrays in host memory: direct, triangular, iterative."""
+"""Direct solvers over SciPy, on arrays in host memory: SuperLU, and substitution."""
 
 from __future__ import annotations
 
-import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from sparsegrad.dtypes import accumulator, kind
-from sparsegrad.errors import ConvergenceWarning, DtypeError, SingularMatrixError
+from sparsegrad.errors import DtypeError, SingularMatrixError
 
-__all__ = ["Factor", "Options", "krylov", "triangular"]
+__all__ = ["Factor", "triangular"]
 
 Array = Any
 Csr = tuple[np.ndarray, np.ndarray, np.ndarray]  # data, indices, indptr
-
-
-class Options(NamedTuple):
-    """What an iterative solve needs to know beside A and b."""
-
-    method: str
-    rtol: float
-    atol: float
-    maxiter: int | None
-    restart: int | None
-    M: Any  # scipy.sparse array close to the inverse of A, or None
-    x0: Any  # (n, k), or None
 
 
 def _solver_dtype(op: str, dtype: np.dtype) -> np.dtype:
@@ -90,55 +77,6 @@ def triangular(csr: Csr, b: np.ndarray, lower: bool, unit: bool) -> np.ndarray:
     right = np.array(b, dtype=dtype, order="F")
     x = spsolve_triangular(matrix.tocsc(), right, lower=lower, unit_diagonal=unit)
     return np.ascontiguousarray(x, dtype=b.dtype)
-
-
-def krylov(csr: Csr, shape: tuple[int, int], b: np.ndarray, options: Options) -> np.ndarray:
-    """x (n, k), a column at a time. ConvergenceWarning where the tolerance is not reached,
-    SingularMatrixError where the method breaks down."""
-    import scipy.sparse as sp
-    from scipy.sparse import linalg
-
-    name = options.method
-    dtype = _solver_dtype(name, csr[0].dtype)
-    matrix = sp.csr_array((csr[0].astype(dtype, copy=False), *csr[1:]), shape=shape)
-    out = np.empty(b.shape, dtype=b.dtype)
-    method = getattr(linalg, name)
-    extra: dict[str, Any] = {}
-    if name == "gmres":
-        extra = {"restart": options.restart, "callback_type": "pr_norm"}
-    for j in range(b.shape[1]):
-        right = np.ascontiguousarray(b[:, j], dtype=dtype)
-        if not right.any():  # SciPy's iterations divide by the norm of the residual
-            out[:, j] = 0
-            continue
-        steps = 0
-
-        def count(_: Any) -> None:
-            nonlocal steps
-            steps += 1
-
-        start = None if options.x0 is None else options.x0[:, j].astype(dtype)
-        x, info = method(
-            matrix, right, x0=start, rtol=options.rtol, atol=options.atol,
-            maxiter=options.maxiter, M=options.M, callback=count, **extra,
-        )  # fmt: skip
-        if info:
-            residual = float(np.linalg.norm(right - matrix @ x))
-            norm = float(np.linalg.norm(right))
-            said = (
-                f"{name}: column {j} of b: residual {residual:.3g} after {steps} iterations, "
-                f"tolerance {max(options.rtol * norm, options.atol):.3g}"
-            )
-            if info < 0 or not np.isfinite(residual):
-                raise SingularMatrixError(f"{said}; the iteration broke down")
-            warnings.warn(
-                f"{said}; raise maxiter or rtol, or give a preconditioner M. The gradients of an "
-                "inexact solution are inexact too",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        out[:, j] = x
-    return out
 
 
 def _int32(op: str, *arrays: np.ndarray) -> list[np.ndarray]:

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from sparsegrad import backends
-from sparsegrad.backends.solvers import Options
+from sparsegrad.backends.krylov import Options
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.ops.index import take_p
@@ -42,7 +39,7 @@ def triangular_p(be: Any, values: Any, b: Any, *, pattern: Any, lower: bool, uni
 
 @primitive(promote="float")
 def krylov_p(be: Any, values: Any, b: Any, *, pattern: Any, options: Any) -> Any:
-    """x (n, k) of A @ x = b (n, k), iteratively, column by column."""
+    """x (n, k) of A @ x = b (n, k), iteratively."""
     return be.krylov(pattern, values, b, options)
 
 
@@ -78,7 +75,9 @@ def _triangular_rule(
 def _krylov_rule(
     g: Any, values: Any, out: Any, pattern: Any, options: Any, needs: tuple[bool, bool]
 ) -> tuple[Any, Any]:
-    adjoint = options._replace(x0=None, M=None if options.M is None else options.M.T)
+    adjoint = options._replace(x0=None)
+    if options.M is not None:
+        adjoint = adjoint._replace(M=(options.M[0].T, options.M[1]))
     db = krylov_p(values, g, pattern=pattern.T, options=adjoint)
     return -sddmm_p(db, out, pattern=pattern) if needs[0] else None, db
 
@@ -143,7 +142,8 @@ def cg(
     M: Any = None,
 ) -> Any:
     """x of A @ x = b by conjugate gradients: A (n, n) symmetric and positive definite, b (n,) or
-    (n, k) -> b's shape. A is only multiplied with.
+    (n, k) -> b's shape. A is only multiplied with, once an iteration for all columns that are
+    still being solved.
 
     x0: where to start. rtol, atol: stop at |b - A @ x| <= max(rtol * |b|, atol). maxiter: most
     iterations (10 n). M: a SparseTensor close to the inverse of A (a preconditioner, not
@@ -204,6 +204,8 @@ def gmres(
 
 
 def _krylov(A: Any, b: Any, x0: Any, options: Options) -> Any:
+    from sparsegrad.tensor import as_tensor
+
     op = options.method
     A, b, shape = _system(op, A, b)
     if options.M is not None:
@@ -211,11 +213,10 @@ def _krylov(A: Any, b: Any, x0: Any, options: Options) -> Any:
         if not getattr(M, "_is_sparse", False) or M.shape != A.shape:
             found = getattr(M, "shape", type(M).__name__)
             raise ShapeError(f"{op}: M must be a SparseTensor of shape {A.shape}, got {found}")
-        wide = M.values.detach().astype(np.result_type(M.dtype, np.float32))
-        options = options._replace(M=coalesce(M.with_values(wide)).to("csr").to_scipy())
+        M = M.to(A.device)
+        options = options._replace(M=(M.pattern, M.values.data))
     if x0 is not None:
-        be = backends.for_array(b.data)
-        start = be.to_host(x0.data if hasattr(x0, "requires_grad") else be.asarray(x0))
+        start = as_tensor(x0, device=b.device).data
         if start.shape != shape:
             raise ShapeError(f"{op}: x0 must have the shape {shape} of b, got {start.shape}")
         options = options._replace(x0=start.reshape(b.shape))

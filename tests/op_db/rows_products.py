@@ -209,6 +209,21 @@ def systems(d: Draw) -> Iterator[Sample]:
     yield (Sparse(np.zeros((2, 0), int), np.zeros(0), (0, 0)), d.dense(0, 2)), {}
 
 
+def breaking(d: Draw) -> Iterator[Sample]:
+    """BiCGSTAB breaks down after one iteration unless it starts afresh: its shadow residual is
+    orthogonal to the residual (shrunk by the fuzzer)."""
+    at = np.array([[0, 0, 1, 2, 2, 0, 1, 2], [1, 2, 1, 0, 1, 0, 1, 2]])
+    values = np.array([0.12275, 0.0705, -0.01825, 0.0565, 0.162875, 2, 2, 2])
+    yield (Sparse(at, values, (3, 3)), np.array([0, -0.146, 0])), {}
+    yield (
+        (
+            Sparse(np.array([[0, 1], [1, 0]]), np.array([1.0, 2.0]), (2, 2)),
+            np.array([[1.0, 0], [0, 1]]),
+        ),
+        {},
+    )
+
+
 def huge_system(d: Draw) -> Sample:
     a = d.huge()
     n = a.shape[0]
@@ -368,6 +383,7 @@ ROWS = [
     OpCase("bicgstab", lambda a, b: sg.bicgstab(heavy(a), b, **precise(a)),
            lambda a, b: np.linalg.solve(heavy(a), b), systems, None,
            FORMATS),
+    OpCase("bicgstab[afresh]", lambda a, b: sg.bicgstab(a, b, **precise(a)), np.linalg.solve, breaking, None, FORMATS),
     OpCase("gmres", lambda a, b: sg.gmres(heavy(a), b, x0=b * 0.1, **precise(a)),
            lambda a, b: np.linalg.solve(heavy(a), b), systems, None, FORMATS),
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparsegrad.engine.mode import DensifyEvent, watcher
-from sparsegrad.engine.primitive import Primitive
+from sparsegrad.engine.primitive import Primitive, swap
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.structure import cost
 from sparsegrad.structure.arrays import index_dtype
@@ -369,7 +369,7 @@ def _install() -> None:
     with _users_lock:
         _users += 1
         if _users == 1:
-            Primitive.__call__ = _profiled_call  # type: ignore[method-assign]
+            swap("__call__", _profiled_call)
             Core.cached = _profiled_cached  # type: ignore[method-assign]
 
 
@@ -378,7 +378,7 @@ def _uninstall() -> None:
     with _users_lock:
         _users -= 1
         if not _users:
-            Primitive.__call__ = _call  # type: ignore[method-assign]
+            swap("__call__")
             Core.cached = _cached  # type: ignore[method-assign]
 
 

@@ -212,7 +212,7 @@ class _Algebra:
             if owned:
                 a.data += b.data
                 return a
-            return add_p(a, b)
+            return add_p.binary(a, b)
         if isinstance(a, Tensor):
             return _scattered(a, _settled(b))
         if isinstance(b, Tensor):

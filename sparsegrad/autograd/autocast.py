@@ -47,6 +47,8 @@ class _Casting(Primitive):
             args = _cast_all(args, policy, policy.dtype if self.name in _NARROW else dtypes.float32)
         return Primitive.__call__(self, *args, **static)
 
+    unary = binary = __call__  # no shortcut around it
+
 
 def _cast_all(args: tuple[Any, ...], policy: _Policy, dtype: np.dtype) -> tuple[Any, ...]:
     """Tensors of 16 and 32 bits in `dtype`; float64 among them was meant, and nothing is cast."""

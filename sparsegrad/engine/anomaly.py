@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from sparsegrad.engine.graph import Edge, Node, origin_of
 from sparsegrad.engine.mode import anomaly, recording
-from sparsegrad.engine.primitive import Primitive, PrimitiveNode
+from sparsegrad.engine.node import PrimitiveNode
+from sparsegrad.engine.primitive import Primitive, swap
 from sparsegrad.errors import AnomalyError
 
 __all__ = [
@@ -158,7 +159,7 @@ def _input(node: Node, edge: int) -> str:
 
 # ---- in the place of the originals, while the mode is on ----------------------------------------
 _finish = Primitive._finish
-_node_init, _primitive_node_init = Node.__init__, PrimitiveNode.__init__
+_node_init, _record = Node.__init__, Primitive._record
 _users = 0
 _users_lock = threading.Lock()
 
@@ -191,16 +192,17 @@ def _traced_node(self: Node, *args: Any) -> None:
         self.origin = _caller(self.edges)
 
 
-def _traced_primitive_node(self: PrimitiveNode, *args: Any) -> None:
-    _primitive_node_init(self, *args)
-    if anomaly.get() is not None:
-        self.origin = _caller(self.edges)
+def _traced_record(self: Primitive, *args: Any) -> Any:
+    out = _record(self, *args)
+    node = (out[0] if isinstance(out, tuple) else out)._node
+    if node is not None and anomaly.get() is not None:
+        node.origin = _caller(node.edges)
+    return out
 
 
 _SWAPS: tuple[tuple[type, str, Any, Any], ...] = (
-    (Primitive, "_finish", _finish, _watched_finish),
     (Node, "__init__", _node_init, _traced_node),
-    (PrimitiveNode, "__init__", _primitive_node_init, _traced_primitive_node),
+    (Primitive, "_record", _record, _traced_record),
 )
 
 
@@ -214,6 +216,7 @@ def _switch(watch: _Watch | None) -> None:
         on = _users > 0
         for cls, name, plain, watched in _SWAPS:
             setattr(cls, name, watched if on else plain)
+        swap("_finish", _watched_finish if on else None)
 
 
 # ---- public names ------------------------------------------------------------------------------

@@ -146,31 +146,18 @@ def walk(
     captured: dict[Key, Any] | None = None
     if capture is not None:
         captured = {(id(source), index): None for source, index in capture}
+    marked = {id(source) for source, _ in capture or ()}
     inbox: dict[Any, list[Any]] = {}  # node -> per output: None or [cotangent, owned]
-    leaves: dict[int, list[Any]] = {}  # id(leaf) -> [leaf, cotangent, owned]
+    leaves: dict[int, list[Any]] = {}  # id(leaf) -> [cotangent, owned, leaf]
     heap: list[tuple[int, Node]] = []
     retained: list[tuple[Any, Cotangent]] = []
     add, conform, tensor_type = algebra.add, algebra.conform, algebra.tensor_type
 
-    def deliver(source: Any, index: int, g: Cotangent, owned: bool) -> None:
-        if isinstance(source, Node):
-            slots = inbox.get(source)
-            if slots is None:
-                inbox[source] = slots = [None] * source.n_out
-                heappush(heap, (-source.seq, source))
-            held = slots[index]
-            if held is None:
-                slots[index] = [g, owned]
-            else:
-                held[0] = add(held[0], g, held[1] and not create_graph)
-                held[1] = True
-            return
-        leaf = leaves.get(id(source))
-        if leaf is None:
-            leaves[id(source)] = [source, g, owned]
-        else:
-            leaf[1] = add(leaf[1], g, leaf[2] and not create_graph)
-            leaf[2] = True
+    def waiting(source: Any) -> list[Any]:
+        """What has arrived at a node, by output."""
+        slots = inbox[source] = [None] * source.n_out
+        heappush(heap, (-source.seq, source))
+        return slots
 
     def visit(node: Node, slots: list[Any]) -> None:
         saved = node.saved
@@ -201,22 +188,40 @@ def walk(
                 data = result.data
                 if data.shape != shape or data.dtype is not dtype:
                     result = conform(result, shape, dtype, node.name)
-            if isinstance(source, Node):
-                # What waits at a node is the engine's own after its first sum. Before, it matters
-                # only to rules that hand it on.
-                owned = source.passes_g and algebra.fresh(result, g, g_owned, saved)
+            inner = isinstance(source, Node)
+            if inner:
+                arrived = inbox.get(source) or waiting(source)
+                held = arrived[index]
             else:
+                held = leaves.get(id(source))
+            if held is not None:  # a sum is the engine's own
+                held[0] = add(held[0], result, held[1] and not create_graph)
+                held[1] = True
+                continue
+            # Who owns the first that arrives matters to leaves, and to rules that hand it on.
+            owned = False
+            if not inner or source.passes_g:
                 owned = algebra.fresh(result, g, g_owned, saved)
-            if owned and len(edges) > 1:  # memory that two edges share is nobody's own
-                owned = algebra.alone(results, i)
-            deliver(source, index, result, owned)
+                if owned and len(edges) > 1:  # memory that two edges share is nobody's own
+                    owned = algebra.alone(results, i)
+            if inner:
+                arrived[index] = [result, owned]
+            else:
+                leaves[id(source)] = [result, owned, source]
 
     watch = anomaly.get()
     token, floats = recording.set(create_graph), silence(SILENT)
     casts = autocasting.set(None)  # rules run in the dtypes of the forward pass
     try:
         for (source, index), g in roots:
-            deliver(source, index, g, False)
+            if isinstance(source, Node):
+                slots = inbox.get(source) or waiting(source)
+                held = slots[index]
+                slots[index] = [g if held is None else add(held[0], g, False), held is not None]
+            else:
+                held = leaves.get(id(source))
+                g = g if held is None else add(held[0], g, False)
+                leaves[id(source)] = [g, held is not None, source]
         while heap:
             node = heappop(heap)[1]
             slots = inbox.pop(node)
@@ -231,7 +236,7 @@ def walk(
                         retained.append((tensor, slots[index][0]))
                         slots[index][1] = False
             if captured is not None:
-                for index, held in enumerate(slots):
+                for index, held in enumerate(slots if id(node) in marked else ()):
                     if held is not None and (id(node), index) in captured:
                         captured[id(node), index] = held[0]
                         held[1] = False
@@ -246,7 +251,7 @@ def walk(
                 error.add_note(f"while differentiating {node.name}{origin and f', which{origin}'}")
                 raise
         if watch is not None:
-            for leaf, g, _ in leaves.values():
+            for g, _, leaf in leaves.values():
                 watch.leaf(leaf, g)
         return _finish(leaves, retained, captured, create_graph)
     finally:
@@ -262,7 +267,7 @@ def _finish(
     create_graph: bool,
 ) -> dict[Key, Cotangent]:
     done = []
-    for leaf, g, owned in leaves.values():
+    for g, owned, leaf in leaves.values():
         if leaf.data.shape != g.shape:
             raise GraphError(
                 f"backward: a leaf has shape {leaf.data.shape}, its gradient {g.shape}: it was "
@@ -297,10 +302,11 @@ def _on_path(roots: Iterable[Any], targets: Sequence[Place]) -> dict[Any, list[b
                 stack.append(source)
     expand: dict[Any, list[bool] | None] = {}
     for node in sorted(reached, key=attrgetter("seq")):  # inputs before what they feed
-        wanted = [
-            (id(e[0]), e[1]) in ends or (isinstance(e[0], Node) and e[0] in expand)
-            for e in node.edges
-        ]
-        if True in wanted:
-            expand[node] = wanted if False in wanted else None
+        hits = 0
+        for source, index, _, _ in node.edges:
+            hits += source in expand or (id(source), index) in ends
+        if hits == len(node.edges):
+            expand[node] = None
+        elif hits:
+            expand[node] = [e[0] in expand or (id(e[0]), e[1]) in ends for e in node.edges]
     return expand

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Step(NamedTuple):
     sparse_g: bool
 
 
-class Plan(NamedTuple):
+@dataclass(slots=True)  # attributes of a NamedTuple take longer to read
+class Plan:
     """What one combination of inputs that need gradients keeps and runs."""
 
     inputs: tuple[int, ...]  # argument positions that get an edge

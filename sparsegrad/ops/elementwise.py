@@ -373,7 +373,7 @@ def sqrt(x: Any) -> Any:
 
 def tanh(x: Any) -> Any:
     """Hyperbolic tangent, same shape; a SparseTensor keeps its pattern."""
-    return tanh_p(x)
+    return tanh_p.unary(x)
 
 
 def sigmoid(x: Any) -> Tensor:

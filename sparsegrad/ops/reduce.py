@@ -13,7 +13,7 @@ from sparsegrad.engine.mode import anomaly
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
-from sparsegrad.ops.elementwise import cast, exp_p, maximum, pow, sqrt, where
+from sparsegrad.ops.elementwise import cast, exp_p, maximum, pow, sign_p, sqrt, where
 from sparsegrad.ops.index import pick_p, spread_p
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, permute_p, reshape_p, slice_p
 
@@ -63,6 +63,14 @@ def axis_of(op: str, dim: Any, ndim: int) -> int:
     return axes[0]
 
 
+def one_axis(op: str, x: Any, dim: Any) -> tuple[Any, int]:
+    """x, as one element if it has no dimensions, and `dim` as an axis of that."""
+    if x.ndim:
+        return x, axis_of(op, dim, x.ndim)
+    axes_of(op, dim, 0)
+    return reshape_p(x, shape=(1,)), 0
+
+
 def _kept(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
@@ -86,7 +94,9 @@ sum_p.defvjp(x=_back)
 @primitive(promote="float")
 def mean_p(be: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> Any:
     wide = dtypes.accumulator(x.dtype)
-    return be.xp.mean(x, axis=axis, keepdims=keepdims, dtype=wide).astype(x.dtype, copy=False)
+    total = be.xp.sum(x, axis=axis, keepdims=keepdims, dtype=wide)
+    count = math.prod(x.shape[a] for a in axis)
+    return (total / wide.type(count)).astype(x.dtype, copy=False)  # of none: 0 / 0
 
 
 def _mean_rule(g: Any, x_meta: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
@@ -192,7 +202,9 @@ def log_softmax_p(xp: Any, x: Any, *, axis: int) -> Any:
 
 @primitive(promote="float")
 def logsumexp_p(xp: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
-    """log(sum(exp(x))) over `axis`, kept as size 1."""
+    """log(sum(exp(x))) over `axis`, kept as size 1; -inf where there is nothing to sum."""
+    if x.size == 0:
+        return xp.full(_kept(x.shape, axis), -xp.inf, x.dtype)
     wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
     top = xp.amax(wide, axis=axis, keepdims=True)
     shift = xp.where(xp.isfinite(top), top, 0)
@@ -234,11 +246,19 @@ def sum(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> An
     return sum_p(x, axis=axes_of("sum", dim, x.ndim), keepdims=keepdim)
 
 
-def mean(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:
-    """Arithmetic mean over `dim`, shapes as `sum`.
+def mean(
+    x: Any,
+    dim: Any = None,
+    keepdim: bool = False,
+    include_zeros: bool = True,
+    *,
+    dtype: Any = None,
+) -> Any:
+    """Arithmetic mean over `dim`, shapes as `sum`; of none it is NaN, of integers floating point.
 
     include_zeros: for a SparseTensor, count absent cells as the zeros they are (the default,
         equal to dense), or only stored entries (what has none is 0).
+    dtype: what `x` is cast to first.
 
     >>> import sparsegrad as sg
     >>> A = sg.coo([[0, 0], [0, 2]], [1.0, 5.0], (2, 3))
@@ -246,6 +266,7 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
     (tensor([2., 0.]), tensor([3., 0.]))
     """
     x = as_argument("mean", x)
+    x = x if dtype is None else cast(x, dtype)
     if x._is_sparse:
         return sparse_reduce().sparse_mean(x, dim, keepdim, include_zeros)
     return mean_p(x, axis=axes_of("mean", dim, x.ndim), keepdims=keepdim)
@@ -281,18 +302,26 @@ def amin(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
     return amin_p(x, axis=axes, keepdims=keepdim)
 
 
-def prod(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:
+def prod(
+    x: Any,
+    dim: Any = None,
+    keepdim: bool = False,
+    include_zeros: bool = True,
+    *,
+    dtype: Any = None,
+) -> Any:
     """Product over `dim`, shapes as `sum`. The gradient is right with any number of zeros.
 
     include_zeros: as in `mean`; an absent cell makes the product 0.
+    dtype: what `x` is cast to first; by default integers and bools to int64.
 
     >>> import sparsegrad as sg
     >>> sg.prod(sg.tensor([[2.0, 3.0], [4.0, 0.0]]), dim=1)
     tensor([6., 0.])
     """
     x = as_argument("prod", x)
-    if x.dtype.kind in "biu":
-        x = cast(x, dtypes.int64)
+    if dtype is not None or x.dtype.kind in "biu":
+        x = cast(x, dtype or dtypes.int64)
     if x._is_sparse:
         return sparse_reduce().sparse_prod(x, dim, keepdim, include_zeros)
     axes = axes_of("prod", dim, x.ndim)
@@ -300,20 +329,27 @@ def prod(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
     return reshape_p(out, shape=_kept(x.shape, axes)) if keepdim else out
 
 
-def norm(x: Any, p: float = 2, dim: Any = None, keepdim: bool = False) -> Any:
-    """The p-norm over `dim`, shapes as `sum`: p > 0 or infinity. At 0 the subgradient is 0.
+def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    """The p-norm over `dim`, shapes as `sum`. At 0 the subgradient is 0.
+
+    p: any number, infinite ones too, or "fro" for 2; 0 counts what is not zero. Of a SparseTensor
+        p > 0, since absent cells make the others 0. dtype: what `x` is cast to first.
 
     >>> import sparsegrad as sg
     >>> sg.norm(sg.tensor([3.0, 4.0])), sg.norm(sg.coo([[0, 5]], [3.0, 4.0], (9,)))
     (tensor(5.), tensor(5.))
     """
     x = as_argument("norm", x)
+    x = x if dtype is None else cast(x, dtype)
+    p = 2 if p is None or p == "fro" else p
+    if isinstance(p, str):
+        raise ValueError(f"norm: p must be a number or 'fro', got {p!r}")
     if x._is_sparse:
         return sparse_reduce().sparse_norm(x, p, dim, keepdim)
-    if p == math.inf:
-        return amax(abs_(x), dim, keepdim)
-    if p <= 0:
-        raise ValueError(f"norm: p must be positive, got {p}")
+    if abs(p) == math.inf:
+        return (amax if p > 0 else amin)(abs_(x), dim, keepdim)
+    if p == 0:
+        return sum(abs_(sign_p(x)), dim, keepdim)
     total = sum(abs_(x) if p == 1 else (x * x if p == 2 else pow(abs_(x), p)), dim, keepdim)
     if p == 1:
         return total
@@ -334,8 +370,6 @@ def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     if x._is_sparse:
         return sparse_reduce().sparse_logsumexp(x, dim, keepdim)
     axes = axes_of("logsumexp", dim, x.ndim)
-    if any(x.shape[a] == 0 for a in axes):
-        raise ShapeError(f"logsumexp: nothing to sum in an empty dimension of shape {x.shape}")
     out = logsumexp_p(x, axis=axes)
     if keepdim:
         return out
@@ -360,48 +394,58 @@ def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     x = as_argument("max", x)
     if dim is None:
         return amax(x)
-    if getattr(dim, "shape", ()):
+    if hasattr(dim, "_requires_grad") or getattr(dim, "shape", ()):
         return maximum(x, dim)
     if getattr(x, "_is_sparse", False):
         raise TypeError("max: a sparse tensor has no positions of maxima along dim; use sg.amax")
-    axis = axis_of("max", dim, x.ndim)
-    if x.shape[axis] == 0:
+    flat, axis = one_axis("max", x, dim)
+    if flat.shape[axis] == 0:
         raise ShapeError(f"max: no maximum over an empty dimension of shape {x.shape}")
-    values, indices = max_p(x, axis=axis), argmax_p(x, axis=axis, keepdims=True)
-    if keepdim:
+    values, indices = max_p(flat, axis=axis), argmax_p(flat, axis=axis, keepdims=True)
+    if keepdim and x.ndim:
         return MaxResult(values, indices)
-    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    shape = flat.shape[:axis] + flat.shape[axis + 1 :]
     return MaxResult(reshape_p(values, shape=shape), reshape_p(indices, shape=shape))
 
 
 def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """Position of the first maximum, in the flattened tensor or along `dim`, as int64."""
     x = as_argument("argmax", x)
-    axis = None if dim is None else axis_of("argmax", dim, x.ndim)
-    return argmax_p(x, axis=axis, keepdims=keepdim)
+    if dim is None or not x.ndim:
+        axes_of("argmax", dim, x.ndim)
+        return argmax_p(x, axis=None, keepdims=keepdim)
+    return argmax_p(x, axis=axis_of("argmax", dim, x.ndim), keepdims=keepdim)
 
 
-def softmax(x: Any, dim: int = -1) -> Any:
+def softmax(x: Any, dim: int = -1, dtype: Any = None) -> Any:
     """exp(x) / sum(exp(x)) along `dim`, same shape. For a SparseTensor over the stored entries of
     each row (dim 1) or column (dim 0): absent entries count as minus infinity.
+
+    dtype: what `x` is cast to first.
 
     >>> import sparsegrad as sg
     >>> sg.softmax(sg.tensor([0.0, 0.0]), dim=0)
     tensor([0.5, 0.5])
     """
     x = as_argument("softmax", x)
+    x = x if dtype is None else cast(x, dtype)
     if x._is_sparse:
         return sparse_reduce().sparse_softmax(x, dim)
-    return softmax_p(x, axis=axis_of("softmax", dim, x.ndim))
+    flat, axis = one_axis("softmax", x, dim)
+    out = softmax_p(flat, axis=axis)
+    return out if flat is x else reshape_p(out, shape=())
 
 
-def log_softmax(x: Any, dim: int = -1) -> Any:
+def log_softmax(x: Any, dim: int = -1, dtype: Any = None) -> Any:
     """log(softmax(x)) along `dim`, computed without cancellation, same shape; of a SparseTensor
-    over its stored entries, as `softmax`."""
+    over its stored entries, as `softmax`. dtype: what `x` is cast to first."""
     x = as_argument("log_softmax", x)
+    x = x if dtype is None else cast(x, dtype)
     if x._is_sparse:
         return sparse_reduce().sparse_log_softmax(x, dim)
-    return log_softmax_p(x, axis=axis_of("log_softmax", dim, x.ndim))
+    flat, axis = one_axis("log_softmax", x, dim)
+    out = log_softmax_p(flat, axis=axis)
+    return out if flat is x else reshape_p(out, shape=())
 
 
 def _check_classes(target: Any, classes: int) -> None:

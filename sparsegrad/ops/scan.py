@@ -7,8 +7,8 @@ from typing import Any
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.ops.elementwise import cast
-from sparsegrad.ops.reduce import axes_of
-from sparsegrad.ops.shape import as_argument, cat_p, slice_p
+from sparsegrad.ops.reduce import one_axis
+from sparsegrad.ops.shape import as_argument, cat_p, reshape_p, slice_p
 
 __all__ = ["cumprod", "cumsum"]
 
@@ -33,10 +33,11 @@ def cumsum(x: Any, dim: int, dtype: Any = None) -> Any:
     tensor([1., 3., 6.])
     """
     x = as_argument("cumsum", x)
-    axes = axes_of("cumsum", dim, x.ndim)
+    flat, axis = one_axis("cumsum", x, dim)
     if dtype is not None or x.dtype.kind in "biu":
-        x = cast(x, dtype or dtypes.int64)
-    return cumsum_p(x, axis=axes[0]) if axes else x
+        flat = cast(flat, dtype or dtypes.int64)
+    out = cumsum_p(flat, axis=axis)
+    return out if x.ndim else reshape_p(out, shape=())
 
 
 def cumprod(x: Any, dim: int, dtype: Any = None) -> Any:
@@ -48,13 +49,10 @@ def cumprod(x: Any, dim: int, dtype: Any = None) -> Any:
     tensor([ 2.,  6., 24.])
     """
     x = as_argument("cumprod", x)
-    axes = axes_of("cumprod", dim, x.ndim)
+    flat, axis = one_axis("cumprod", x, dim)
     if dtype is not None or x.dtype.kind in "biu":
-        x = cast(x, dtype or dtypes.int64)
-    if not axes:
-        return x
-    (axis,) = axes
-    n, reach, out = x.shape[axis], 1, cast(x, dtypes.accumulator(x.dtype))
+        flat = cast(flat, dtype or dtypes.int64)
+    n, reach, out = flat.shape[axis], 1, cast(flat, dtypes.accumulator(flat.dtype))
     # Each round doubles how far back an element looks: log2(n) rounds of products, in ops, so
     # that nothing is divided by and the gradient can be differentiated again.
     while reach < n:
@@ -62,4 +60,5 @@ def cumprod(x: Any, dim: int, dtype: Any = None) -> Any:
         earlier = slice_p(out, axis=axis, start=0, stop=n - reach)
         out = cat_p(done, slice_p(out, axis=axis, start=reach, stop=n) * earlier, axis=axis)
         reach *= 2
-    return cast(out, x.dtype)
+    out = cast(out, flat.dtype)
+    return out if x.ndim else reshape_p(out, shape=())

@@ -3,6 +3,7 @@ without gradients; the values that are found there have them."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from sparsegrad import backends
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.reduce import axes_of
+from sparsegrad.ops.reduce import axis_of, one_axis, sum_p
 from sparsegrad.ops.scattering import gather_p
 from sparsegrad.ops.shape import as_argument, reshape_p, slice_p
 from sparsegrad.ops.statistics import picked
@@ -56,12 +57,6 @@ class SortResult(NamedTuple):
     indices: Any
 
 
-def _one_axis(op: str, x: Any, dim: int) -> tuple[Any, int]:
-    """x with at least one dimension, and the axis."""
-    axes = axes_of(op, dim, x.ndim)
-    return (x, axes[0]) if axes else (reshape_p(x, shape=(1,)), 0)
-
-
 def argsort(x: Any, dim: int = -1, descending: bool = False, stable: bool = True) -> Any:
     """Positions that put the elements along `dim` in order, int64, same shape. Equal elements keep
     their order (whatever `stable` says); NaN counts as larger than any number.
@@ -71,7 +66,7 @@ def argsort(x: Any, dim: int = -1, descending: bool = False, stable: bool = True
     tensor([1, 2, 0])
     """
     x = as_argument("argsort", x)
-    flat, axis = _one_axis("argsort", x, dim)
+    flat, axis = one_axis("argsort", x, dim)
     return reshape_p(argsort_p(flat, axis=axis, descending=descending), shape=x.shape)
 
 
@@ -84,7 +79,7 @@ def sort(x: Any, dim: int = -1, descending: bool = False, stable: bool = True) -
     SortResult(values=tensor([3., 2., 1.]), indices=tensor([0, 2, 1]))
     """
     x = as_argument("sort", x)
-    flat, axis = _one_axis("sort", x, dim)
+    flat, axis = one_axis("sort", x, dim)
     order = argsort_p(flat, axis=axis, descending=descending)
     values = gather_p(flat, index=order.data, axis=axis)
     return SortResult(reshape_p(values, shape=x.shape), reshape_p(order, shape=x.shape))
@@ -101,7 +96,7 @@ def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = Tru
     SortResult(values=tensor([3., 2.]), indices=tensor([0, 2]))
     """
     x = as_argument("topk", x)
-    flat, axis = _one_axis("topk", x, dim)
+    flat, axis = one_axis("topk", x, dim)
     if not 0 <= k <= flat.shape[axis]:
         raise ShapeError(f"topk: k must lie in [0, {flat.shape[axis]}], got {k}")
     order = argtopk_p(flat, axis=axis, k=k, largest=largest)
@@ -120,7 +115,7 @@ def kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> SortResult
     SortResult(values=tensor(2.), indices=tensor(2))
     """
     x = as_argument("kthvalue", x)
-    flat, axis = _one_axis("kthvalue", x, dim)
+    flat, axis = one_axis("kthvalue", x, dim)
     if not 1 <= k <= flat.shape[axis]:
         raise ShapeError(f"kthvalue: k must lie in [1, {flat.shape[axis]}], got {k}")
     order = argsort_p(flat, axis=axis)
@@ -130,7 +125,7 @@ def kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> SortResult
 
 def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median of all elements; with `dim` a pair (values, indices). Of an even number of
-    elements the lower of the two in the middle, as in PyTorch; NaN if one is NaN.
+    elements the lower of the two in the middle, as in PyTorch; NaN if one is NaN, and of none.
 
     >>> import sparsegrad as sg
     >>> sg.median(sg.tensor([4.0, 1.0, 3.0, 2.0]))
@@ -138,8 +133,11 @@ def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """
     x = as_argument("median", x)
     if dim is None:
-        return median(reshape_p(x, shape=(-1,)), 0).values
-    flat, axis = _one_axis("median", x, dim)
+        flat = reshape_p(x, shape=(-1,))
+        if not flat.shape[0] and x.dtype.kind not in "biu":
+            return sum_p(flat, axis=(0,)) + math.nan
+        return median(flat, 0).values
+    flat, axis = one_axis("median", x, dim)
     n = flat.shape[axis]
     if not n:
         raise ShapeError(f"median: no median over an empty dimension of shape {x.shape}")
@@ -172,7 +170,7 @@ def unique(
     from sparsegrad.tensor import Tensor
 
     xp: Any = backends.for_array(x.data).xp
-    axis = None if dim is None else axes_of("unique", dim, x.ndim)[0]
+    axis = None if dim is None else axis_of("unique", dim, x.ndim)
     options = {"axis": axis} if xp is not np else {"axis": axis, "equal_nan": False}
     found, inverse, counts = xp.unique(x.data, return_inverse=True, return_counts=True, **options)
     parts = [Tensor(found)]

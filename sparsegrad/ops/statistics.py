@@ -11,11 +11,22 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.ops import elementwise
 from sparsegrad.ops.elementwise import cast, ne_p, sqrt, where
 from sparsegrad.ops.index import pick_p
-from sparsegrad.ops.reduce import amin, axes_of, mean_p
+from sparsegrad.ops.reduce import amin, axes_of, axis_of, mean_p, one_axis
 from sparsegrad.ops.reduce import sum as sum_
 from sparsegrad.ops.shape import as_argument, reshape_p
 
-__all__ = ["MinResult", "all", "any", "argmin", "count_nonzero", "min", "std", "std_mean", "var"]
+__all__ = [
+    "MinResult",
+    "all",
+    "any",
+    "argmin",
+    "count_nonzero",
+    "min",
+    "std",
+    "std_mean",
+    "var",
+    "var_mean",
+]
 
 
 @primitive(promote="none")
@@ -70,8 +81,10 @@ def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     tensor([1, 0])
     """
     x = as_argument("argmin", x)
-    axes = () if dim is None else axes_of("argmin", dim, x.ndim)
-    return argmin_p(x, axis=axes[0] if axes else None, keepdims=keepdim)
+    if dim is None or not x.ndim:
+        axes_of("argmin", dim, x.ndim)
+        return argmin_p(x, axis=None, keepdims=keepdim)
+    return argmin_p(x, axis=axis_of("argmin", dim, x.ndim), keepdims=keepdim)
 
 
 def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
@@ -85,16 +98,15 @@ def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     x = as_argument("min", x)
     if dim is None:
         return amin(x)
-    if getattr(dim, "shape", ()):
+    if hasattr(dim, "_requires_grad") or getattr(dim, "shape", ()):
         return elementwise.minimum(x, dim)
     if getattr(x, "_is_sparse", False):
         raise TypeError("min: a sparse tensor has no positions of minima along dim; use sg.amin")
-    axes = axes_of("min", dim, x.ndim)
-    if not axes:
-        return MinResult(x, argmin_p(x, axis=None))
-    if x.shape[axes[0]] == 0:
+    flat, axis = one_axis("min", x, dim)
+    if flat.shape[axis] == 0:
         raise ShapeError(f"min: no minimum over an empty dimension of shape {x.shape}")
-    return MinResult(*picked(x, argmin_p(x, axis=axes[0], keepdims=True), axes[0], keepdim))
+    index = argmin_p(flat, axis=axis, keepdims=True)
+    return MinResult(*picked(flat, index, axis, keepdim and x.ndim > 0))
 
 
 def picked(x: Any, index: Any, axis: int, keepdim: bool) -> tuple[Any, Any]:
@@ -171,6 +183,20 @@ def std_mean(
     x = as_argument("std_mean", x)
     axes = axes_of("std_mean", dim, x.ndim)
     return std(x, dim, correction, keepdim), mean_p(x, axis=axes, keepdims=keepdim)
+
+
+def var_mean(
+    x: Any, dim: Any = None, correction: float = 1, keepdim: bool = False
+) -> tuple[Any, Any]:
+    """Variance and mean over `dim`, each with the arguments of `var`.
+
+    >>> import sparsegrad as sg
+    >>> sg.var_mean(sg.tensor([1.0, 3.0]), correction=0)
+    (tensor(1.), tensor(2.))
+    """
+    x = as_argument("var_mean", x)
+    axes = axes_of("var_mean", dim, x.ndim)
+    return var(x, dim, correction, keepdim), mean_p(x, axis=axes, keepdims=keepdim)
 
 
 def _on_values(t: Any, fn: Any) -> Any:

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sparsegrad.errors.SparseEfficiencyWarning"),
 ]
 
-TOL = {"float32": 2e-5, "float64": 1e-11}
+TOL = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 2e-5, "float64": 1e-11}
 SAMPLES = 4  # of a row: kernels are compiled once for all, but the simulator is slow
 
 
@@ -82,6 +82,8 @@ def same(found: Any, expected: Any, tol: float) -> None:
         return
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape
+    if found.dtype.itemsize == 2 and found.dtype.kind in "fV":
+        found, expected = found.astype("f"), expected.astype("f")
     scale = max(1.0, float(np.abs(expected).max(initial=0))) if expected.dtype.kind == "f" else 1
     np.testing.assert_allclose(found, expected, rtol=tol, atol=tol * scale)
 
@@ -116,19 +118,23 @@ def test_sparse_ops_agree_with_the_cpu(case: OpCase, fmt: str, device: str) -> N
     compare(case, fmt, "float32", device, SAMPLES)
 
 
-@pytest.mark.parametrize(
-    ("case", "fmt"), [p for p in SPARSE if re.match("spmm|spgemm|matmul|sddmm", p.id)]
-)
-def test_products_agree_with_the_cpu(case: OpCase, fmt: str, device: str) -> None:
-    """The fast ones, whose bits may differ from run to run."""
-    for sample in list(case.samples(Draw()))[::3]:
+KERNELS = "spmm|spgemm|matmul|sddmm|softmax|log_softmax|logsumexp"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(("case", "fmt"), [p for p in SPARSE if re.match(KERNELS, p.id)])
+def test_products_agree_with_the_cpu(case: OpCase, fmt: str, dtype: str, device: str) -> None:
+    """The fast ones, whose bits may differ from run to run, and softmax: in every float dtype."""
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    for sample in list(case.samples(Draw()))[:: 3 if dtype == "float64" else 9]:
         for f, e in zip(
-            outcome(Placed(device, case, sample, fmt, "float64")),
-            outcome(Call(case, sample, fmt, "float64")),
+            outcome(Placed(device, case, sample, fmt, dtype)),
+            outcome(Call(case, sample, fmt, dtype)),
             strict=True,
         ):
             for a, b in zip(*(x if isinstance(x, list) else [x] for x in (f, e)), strict=True):
-                same(a, b, TOL["float64"])
+                same(a, b, TOL[dtype])
 
 
 # Dense linear algebra is cuSOLVER's, for which the simulator has no stand-in.

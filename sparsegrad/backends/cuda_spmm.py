@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +23,7 @@ Array = Any
 LONGEST = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """Entries by row, and the parts of rows that are too long for one group of lanes."""
 
     indptr: Array  # (m + 1,)
@@ -155,8 +153,6 @@ class _Call:
         k, heads = x.shape[-1], prod(x.shape[1:-1])
         self._width = heads * k
         shared = broadcast_value(values)
-        if not rows.cols.size:  # nothing is read, but a kernel wants an array
-            values = cupy.empty((1, heads), x.dtype)
         self.load = _load_width(k if heads > 1 else self._width, x, all_widths)
         columns = min(32, power_of_two(-(-self._width // self.load)))
         m, parts = rows.indptr.size - 1, rows.begin.size

@@ -150,6 +150,26 @@ def test_ac_96_batches_of_sparse_samples_from_worker_processes():
         np.testing.assert_array_equal(rows.to_dense().numpy(), np.concatenate(dense))
 
 
+class SparseSamples:
+    """Every second sample has no entry."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return sg.from_dense(np.eye(3, 4) * (i % 2) * i), i
+
+
+def test_ac_96_a_loader_with_two_workers_and_the_default_collate():
+    loader = sg.data.DataLoader(SparseSamples(), batch_size=3, num_workers=2)
+    for number, (A, ids) in enumerate(loader):
+        expected = [np.eye(3, 4) * (i % 2) * i for i in ids.tolist()]
+        assert ids.tolist() == [3 * number, 3 * number + 1, 3 * number + 2]
+        assert isinstance(A, sg.SparseTensor) and A.shape == (3, 3, 4)
+        np.testing.assert_array_equal(A.to_dense().numpy(), expected)
+    loader.close()
+
+
 def test_ac_68_empty_lists_follow_the_values():
     for values in ([], np.zeros(0, np.float32), sg.zeros(0)):
         A = sg.coo([[], []], values, (2, 3))

@@ -10,7 +10,17 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegrad as sg
-from sparsegrad.recipes import ranking, train_gat, train_gcn, train_lightgcn
+from sparsegrad.recipes import (
+    infer_graphchallenge,
+    ranking,
+    regrow,
+    train_gat,
+    train_gcn,
+    train_lightgcn,
+    train_logreg,
+    train_mf,
+    train_sparse_mlp,
+)
 
 FOLDER = os.environ.get("SPARSEGRAD_DATA")
 needs_data = pytest.mark.skipif(
@@ -329,7 +339,7 @@ def test_recipes_are_short(recipe):
 
 @pytest.fixture(scope="module")
 def choices():
-    return sg.data.interactions_sbm(n_users=150, n_items=120, groups=5, seed=1)
+    return sg.data.interactions_sbm(n_users=150, n_items=120, groups=5, degree=20, seed=1)
 
 
 def test_ranking_against_a_loop():
@@ -365,3 +375,110 @@ def test_lightgcn_learns_who_chooses_what(choices):
     assert found.best["val_recall@20"] == max(row["val_recall@20"] for row in rows)
     again = train_lightgcn(choices, epochs=8, **options)
     assert again.history == found.history and again.test == found.test
+
+
+def test_mf_fits_ratings():
+    ratings = sg.data.interactions_sbm(n_users=200, n_items=60, groups=3, seed=1)
+    found = train_mf(ratings, epochs=20, dim=8, batch=128, lr=0.01)
+    assert found.test["rmse"] < 0.8 * ratings.test.values.numpy().std()
+    assert found.best["val_rmse"] == min(row["val_rmse"] for row in found.history)
+    again = train_mf(ratings, epochs=20, dim=8, batch=128, lr=0.01)
+    assert again.history == found.history and again.test == found.test
+
+
+def test_mf_orders_choices(choices):
+    ones = dataclasses.replace(choices, train=sg.ones_like(choices.train))
+    found = train_mf(ones, epochs=10, dim=8, batch=128, lr=0.02, weight_decay=0.1)
+    assert found.test["recall@20"] > 0.4  # 0.17 by chance
+    assert sorted(found.test) == ["ndcg@20", "recall@20"]
+
+
+# --- rows with labels --------------------------------------------------------------------------
+
+
+def test_logreg_finds_the_optimum():
+    data = sg.data.bag_of_words(n=150, n_features=40, seed=2)
+    rows = []
+    found = train_logreg(data, l2=0.5, on_epoch=rows.append)
+    assert rows == found.history and rows[-1]["gradient"] < 1e-6
+    x, y = data.x.to_dense().numpy().astype(float), 2.0 * data.y.numpy() - 1
+    w = np.zeros(41)  # Newton's method, written out
+    wide = np.c_[x, np.ones(len(x))]
+    penalty = 0.5 * np.r_[np.ones(40), 0]
+    for _ in range(20):
+        p = 1 / (1 + np.exp(y * (wide @ w)))
+        gradient = -wide.T @ (y * p) + penalty * w
+        w -= np.linalg.solve(wide.T @ (wide * (p * (1 - p))[:, None]) + np.diag(penalty), gradient)
+    objective = np.logaddexp(0, -y * (wide @ w)).sum() + 0.25 * (w[:40] ** 2).sum()
+    np.testing.assert_allclose(found.best["objective"], objective, rtol=1e-12)
+    np.testing.assert_allclose(found.model.numpy(), w, atol=1e-6)
+    with pytest.raises(ValueError, match=r"two kinds, got \[0, 1, 2\]"):
+        train_logreg(sg.data.bag_of_words(n=60, n_classes=3))
+
+
+@pytest.mark.skipif(not FOLDER, reason="SPARSEGRAD_DATA does not name a folder with text/a9a.npz")
+def test_logreg_a9a():
+    if not os.path.exists(os.path.join(FOLDER, "text", "a9a.npz")):
+        pytest.skip("SPARSEGRAD_DATA has no text/a9a.npz")
+    found = train_logreg(sg.data.a9a())
+    assert abs(found.best["objective"] - 10528.57) < 0.05
+    assert found.test["accuracy"] >= 0.8497
+
+
+def test_sparse_mlp_learns_and_moves_connections():
+    data = sg.data.bag_of_words(n=600, n_features=120, n_classes=3, topic=0.5, seed=3)
+    options = {"hidden": 24, "density": 0.2, "epochs": 6, "lr": 0.01, "batch": 64}
+    found = train_sparse_mlp(data, **options)
+    still = train_sparse_mlp(data, **options, share=0.0)
+    assert found.test["accuracy"] > 0.75 and still.test["accuracy"] > 0.75  # 0.33 by chance
+    for layer in ("first", "second"):
+        moved, fixed = (getattr(run.model, layer).weight for run in (found, still))
+        assert moved.nnz == fixed.nnz and moved.is_coalesced
+        assert not moved.pattern.same_as(fixed.pattern)
+    assert train_sparse_mlp(data, **options).history == found.history
+
+
+def test_regrow_keeps_the_large_and_starts_others_at_zero():
+    sg.manual_seed(0)
+    layer = sg.nn.SparseLinear(20, 10, density=0.3)
+    optimizer = sg.optim.Adam(layer.parameters())
+    layer(sg.ones(4, 20)).sum().backward()
+    optimizer.step()
+    before = layer.weight.detach().to_dense().numpy()
+    state = optimizer.state[layer.weight]["exp_avg"].numpy().copy()
+    regrow(layer.weight, 0.25, optimizer)
+    after = layer.weight.detach().to_dense().numpy()
+    assert layer.weight.nnz == 60 and layer.weight.is_coalesced
+    kept = np.abs(before) >= np.sort(np.abs(before[before != 0]))[15]
+    np.testing.assert_array_equal(after, np.where(kept, before, 0))
+    moments = optimizer.state[layer.weight]["exp_avg"].numpy()
+    assert moments.shape == state.shape and np.count_nonzero(moments) == 45
+    full = sg.nn.SparseLinear(3, 3, density=1.0)  # nowhere to go
+    regrow(full.weight, 0.5, sg.optim.SGD([full.weight], lr=0.1))
+    assert full.weight.nnz == 9
+
+
+# --- inference ---------------------------------------------------------------------------------
+
+
+def test_graphchallenge_categories():
+    network = sg.data.sparse_network(neurons=64, layers=4, fan=6, images=80, seed=1)
+    rows = []
+    found = infer_graphchallenge(network, on_epoch=rows.append)
+    assert 0 < len(network.categories) < 80
+    assert found.model.tolist() == network.categories.tolist()
+    assert found.test["accuracy"] == 1 and found.test["categories"] == len(network.categories)
+    assert rows == found.history and [row["epoch"] for row in rows] == [1, 2, 3, 4]
+    wrong = dataclasses.replace(network, categories=network.categories[1:])
+    assert infer_graphchallenge(wrong).test["accuracy"] == 1 - 1 / 80
+
+
+@pytest.mark.skipif(not FOLDER, reason="SPARSEGRAD_DATA does not name a folder with dnn/")
+def test_graphchallenge_1024():
+    file = os.path.join(FOLDER, "dnn", "graphchallenge_n1024_l30.npz")
+    if not os.path.exists(file):
+        pytest.skip("SPARSEGRAD_DATA has no dnn/graphchallenge_n1024_l30.npz")
+    network = sg.data.graphchallenge()
+    found = infer_graphchallenge(network)
+    assert found.model.tolist() == network.categories.tolist() and len(found.model) == 19
+    assert found.history[-1]["nnz"] == 19456

@@ -12,7 +12,7 @@ from typing import Any
 import sparsegrad as sg
 from sparsegrad.data.files import FOLDER_VARIABLE
 
-__all__ = ["CHOICES", "NODES", "Source", "source"]
+__all__ = ["CHOICES", "NETWORKS", "NODES", "ROWS", "Source", "source"]
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,12 @@ def source(named: Mapping[str, Callable[..., Any]], read: Callable[..., Any], wh
         data = make()
         return lambda seed: data
 
-    told = names.replace("sbm", "sbm (generated)")
-    text = f"{told} (read from the folder that {FOLDER_VARIABLE} names), or the path of {what}."
-    return Source(next(iter(named)), text, load)
+    first, *others = named
+    text = (
+        f"{first} (generated), {', '.join(others)} (from the folder that {FOLDER_VARIABLE} names, "
+        f"see sg.data), or the path of {what}."
+    )
+    return Source(first, text, load)
 
 
 # Graphs whose nodes are classified.
@@ -73,4 +76,24 @@ CHOICES = source(
     },
     _choices,
     "a file with lines of user and item, and a rating or none; a fifth of them is the test",
+)
+
+
+# Rows with labels.
+def _rows(path: str) -> sg.data.Classified:
+    return sg.data.labelled(os.path.basename(path), sg.data.read_libsvm(path))
+
+
+ROWS = source(
+    {"words": lambda: sg.data.bag_of_words(), "a9a": sg.data.a9a},
+    _rows,
+    "a libsvm file; a fifth of its rows is the test",
+)
+
+
+# Sparse networks.
+NETWORKS = source(
+    {"random": lambda: sg.data.sparse_network(), "graphchallenge": sg.data.graphchallenge},
+    sg.data.read_network,
+    "an .npz file in the layout of sg.data.read_network",
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sparsegrad import recipes
 from sparsegrad.cli.command import Recipe
-from sparsegrad.cli.data import CHOICES, NODES
+from sparsegrad.cli.data import CHOICES, NETWORKS, NODES, ROWS
 
 __all__ = ["RECIPES"]
 
@@ -50,5 +50,43 @@ RECIPES = {
             "lr": "Learning rate of Adam.",
         },
         matrix="the graph of users and items",
+    ),
+    "mf": Recipe(
+        recipes.train_mf,
+        "Matrix factorization of ratings, or of choices by BPR.",
+        data=CHOICES,
+        options={
+            "dim": "Width of the embeddings.",
+            "batch": "Ratings in an update.",
+            "lr": "Learning rate of AdamW.",
+            "weight_decay": "Weight decay of AdamW.",
+        },
+        matrix="the matrix of ratings",
+    ),
+    "logreg": Recipe(
+        recipes.train_logreg,
+        "Logistic regression on sparse rows, to the optimum (Newton's method).",
+        data=ROWS,
+        options={"l2": "Penalty on half of the squared weights."},
+        matrix="the matrix of rows",
+    ),
+    "sparse-mlp": Recipe(
+        recipes.train_sparse_mlp,
+        "A perceptron with sparse layers that are pruned and regrown (SET, Mocanu et al., 2018).",
+        data=ROWS,
+        options={
+            "hidden": "Width of the two hidden layers.",
+            "density": "Share of connections that exist.",
+            "share": "Share of them that is moved after each epoch.",
+            "batch": "Rows in an update.",
+            "lr": "Learning rate of Adam.",
+        },
+        matrix="the sparse part",
+    ),
+    "graphchallenge": Recipe(
+        recipes.infer_graphchallenge,
+        "Inference of a sparse network on sparse images (GraphChallenge, HPEC 2019).",
+        data=NETWORKS,
+        matrix="the network",
     ),
 }

@@ -1,8 +1,10 @@
-"""Data sets, files of one's own, splits.
+"""Data sets, files of one's own, splits, negative samples, mini-batches.
 
 Graphs whose nodes have classes: `sbm` is generated; `planetoid`, `amazon`, `coauthor`,
 `heterophilous`, `read_graph` are read. Who chose what: `interactions_sbm` is generated; `gowalla`,
-`movielens`, `read_ratings` are read. Rows with labels: `a9a`, `read_libsvm`. Edge lists and Matrix
+`movielens`, `read_ratings` are read. Rows with labels: `bag_of_words` is generated;
+`a9a`, `read_libsvm` are read. Networks to run: `sparse_network` is generated; `graphchallenge`,
+`read_network` are read. Edge lists and Matrix
 Market: `sg.read_edges`, `sg.mmread`.
 
 >>> import sparsegrad as sg
@@ -10,33 +12,52 @@ Market: `sg.read_edges`, `sg.mmread`.
 Graph('sbm': 300 nodes, ... edges, 1000 features, 5 classes, split 100/50/150)
 """
 
-from sparsegrad.data.a9a import Classified, a9a
+from sparsegrad.data.a9a import a9a
+from sparsegrad.data.classified import Classified, bag_of_words, labelled
 from sparsegrad.data.gowalla import gowalla
 from sparsegrad.data.graph import DataError, Graph
+from sparsegrad.data.graphchallenge import (
+    SparseNetwork,
+    graphchallenge,
+    read_network,
+    sparse_network,
+)
 from sparsegrad.data.graphs import amazon, coauthor, heterophilous, read_graph
 from sparsegrad.data.interactions import Interactions, bipartite, hold_out, interactions_sbm
 from sparsegrad.data.libsvm import Labelled, read_libsvm
+from sparsegrad.data.loader import DataLoader, TensorDataset, collate
+from sparsegrad.data.negatives import NegativeSampler
 from sparsegrad.data.planetoid import planetoid
 from sparsegrad.data.ratings import Ratings, movielens, rated, read_ratings
 from sparsegrad.data.sbm import sbm
 from sparsegrad.data.splits import k_fold, per_class_split, random_split
+from sparsegrad.data.workers import WorkerError
 
 __all__ = [
     "Classified",
     "DataError",
+    "DataLoader",
     "Graph",
     "Interactions",
     "Labelled",
+    "NegativeSampler",
     "Ratings",
+    "SparseNetwork",
+    "TensorDataset",
+    "WorkerError",
     "a9a",
     "amazon",
+    "bag_of_words",
     "bipartite",
     "coauthor",
+    "collate",
     "gowalla",
+    "graphchallenge",
     "heterophilous",
     "hold_out",
     "interactions_sbm",
     "k_fold",
+    "labelled",
     "movielens",
     "per_class_split",
     "planetoid",
@@ -44,6 +65,8 @@ __all__ = [
     "rated",
     "read_graph",
     "read_libsvm",
+    "read_network",
     "read_ratings",
     "sbm",
+    "sparse_network",
 ]

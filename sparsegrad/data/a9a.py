@@ -3,48 +3,23 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sparsegrad.data.classified import Classified
 from sparsegrad.data.fetch import Remote, fetch
 from sparsegrad.data.files import local, malformed, read_arrays
 from sparsegrad.data.libsvm import Labelled, read_libsvm
-from sparsegrad.sparse_tensor import SparseTensor, compressed
+from sparsegrad.sparse_tensor import compressed
 from sparsegrad.tensor import Tensor
 
-__all__ = ["Classified", "a9a"]
+__all__ = ["a9a"]
 
 _SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 _TRAIN = Remote(_SITE + "a9a", "7ba53cccb27e2e525f0fb173e1f446d49856e3fb007eb43be4ec6d0f5b3335ca")
 _TEST = Remote(_SITE + "a9a.t", "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9")
 _FEATURES = 123
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Classified:
-    """Rows with a label, for training and for the test.
-
-    x, test_x: SparseTensors (n, F) and (n', F), CSR. y, test_y: Tensors (n,) and (n',), int64.
-    """
-
-    name: str
-    x: SparseTensor
-    y: Tensor
-    test_x: SparseTensor
-    test_y: Tensor
-
-    @property
-    def n_features(self) -> int:
-        """Number of columns."""
-        return self.x.shape[1]
-
-    def __repr__(self) -> str:
-        return (
-            f"Classified({self.name!r}: {len(self.y)} rows for training, {len(self.test_y)} for "
-            f"the test, {self.n_features} features, {self.x.nnz + self.test_x.nnz} entries)"
-        )
 
 
 def a9a(folder: str | os.PathLike[str] | None = None) -> Classified:

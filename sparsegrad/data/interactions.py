@@ -106,7 +106,7 @@ def interactions_sbm(
     n_users: int = 600,
     n_items: int = 400,
     groups: int = 8,
-    degree: int = 20,
+    degree: int = 40,
     loyalty: float = 0.8,
     test: float = 0.2,
     seed: int = 0,

@@ -52,7 +52,7 @@ def sbm(
     return Graph(
         name="sbm",
         adjacency=undirected(u, v, n),
-        features=_bag_of_words(rng, labels, n_classes, n_features, words, topic),
+        features=draw_words(rng, labels, n_classes, n_features, words, topic),
         labels=Tensor(labels.astype(np.int64)),
         n_classes=n_classes,
         train=Tensor(train),
@@ -81,7 +81,8 @@ def _edges(rng: Any, labels: Any, k: int, degree: float, homophily: float) -> tu
     return np.concatenate(us), np.concatenate(vs)
 
 
-def _bag_of_words(rng: Any, labels: Any, k: int, vocabulary: int, words: int, topic: float) -> Any:
+def draw_words(rng: Any, labels: Any, k: int, vocabulary: int, words: int, topic: float) -> Any:
+    """Words (n, vocabulary) of rows with labels (n,), see `sbm`; rows sum to 1."""
     n, part = len(labels), vocabulary // k
     of_topic = rng.random((n, words)) < topic
     own = labels[:, None] * part + rng.integers(0, part, (n, words))

@@ -1,0 +1,184 @@
+"""Mini-batches, made in this process or by worker processes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sparsegrad import ops, sampling
+from sparsegrad.data.workers import Batches, Workers, in_order
+from sparsegrad.sparse_tensor import SparseTensor
+from sparsegrad.tensor import Tensor
+
+__all__ = ["DataLoader", "TensorDataset", "collate"]
+
+
+class TensorDataset:
+    """Rows of tensors (n, ...), dense or sparse, that belong together: dataset[i] is a tuple of
+    the i-th rows, and `batch(ids)` of whole batches, taken at once.
+
+    Raises ValueError unless all have n rows.
+
+    >>> import sparsegrad as sg
+    >>> dataset = sg.data.TensorDataset(sg.sparse_eye(3, format="csr"), sg.tensor([5, 6, 7]))
+    >>> x, y = dataset.batch([0, 2])
+    >>> x.shape, y
+    ((2, 3), tensor([5, 7]))
+    """
+
+    def __init__(self, *tensors: Any) -> None:
+        if not tensors:
+            raise ValueError("TensorDataset: expected at least one tensor")
+        sizes = [t.shape[0] for t in tensors]
+        if len(set(sizes)) > 1:
+            raise ValueError(f"TensorDataset: tensors have different numbers of rows: {sizes}")
+        self.tensors = tensors
+
+    def __len__(self) -> int:
+        return int(self.tensors[0].shape[0])
+
+    def __getitem__(self, i: Any) -> tuple[Any, ...]:
+        return tuple(t[i] for t in self.tensors)
+
+    def batch(self, ids: Any) -> tuple[Any, ...]:
+        """The rows `ids`, of every tensor."""
+        return self[np.asarray(ids)]
+
+
+class DataLoader:
+    """Batches of a data set, again and again: each `for` over it is an epoch.
+
+    dataset: has `len()` and `dataset[i]`; or `batch(ids)`, which gives a whole batch, and is then
+        asked instead.
+    batch_size: samples in a batch; the last one of an epoch may have fewer, unless `drop_last`.
+    shuffle: another order in each epoch.
+    num_workers: processes that make the batches; 0: this one does. They are started anew (not
+        forked), so data set and `collate` must be picklable, and a script must guard what it does
+        with `if __name__ == "__main__":`. They live until `close()` or the end of the loader.
+    collate: makes a batch of a list of samples; see `collate`, the default.
+    seed: of the order, and of what a data set draws; by default from the generator of
+        `sg.manual_seed`.
+    prefetch: batches that each worker may be ahead.
+
+    Batches are the same for any number of workers, and come in order: whatever a data set draws,
+    by sparsegrad, NumPy's `np.random` or `random`, depends on seed, epoch and batch alone. In this
+    process the three generators go on afterwards as if nothing had been drawn.
+    `state_dict` holds the number of epochs, for `keep` of `sparsegrad.recipes.fit`.
+
+    An error in a worker is raised here, with its traceback, as is its death: `WorkerError`. Raises
+    ValueError for numbers out of range, and RuntimeError for two iterations at the same time with
+    workers.
+
+    >>> import sparsegrad as sg
+    >>> loader = sg.data.DataLoader([1.0, 2.0, 3.0], batch_size=2)
+    >>> list(loader), len(loader)
+    ([tensor([1., 2.]), tensor([3.])], 2)
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        num_workers: int = 0,
+        collate: Callable[[list[Any]], Any] | None = None,
+        drop_last: bool = False,
+        seed: int | None = None,
+        prefetch: int = 2,
+    ) -> None:
+        for name, value, least in (
+            *(("batch_size", batch_size, 1), ("num_workers", num_workers, 0)),
+            ("prefetch", prefetch, 1),
+        ):
+            if value < least:
+                raise ValueError(f"DataLoader: {name} must be at least {least}, got {value}")
+        if seed is None:
+            seed = sampling.randint(2**62, (1,)).item()
+        self.dataset, self.num_workers, self.prefetch = dataset, num_workers, prefetch
+        join = collate_samples if collate is None else collate
+        self._batches = Batches(dataset, batch_size, shuffle, drop_last, join, seed)
+        self._epoch = 0
+        self._workers: Workers | None = None
+        self._busy = False
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return self._batches.count()
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self._epoch
+        self._epoch += 1
+        if not self.num_workers:
+            return self._batches.epoch(epoch)
+        return self._from_workers(epoch)
+
+    def _from_workers(self, epoch: int) -> Iterator[Any]:
+        if self._busy:
+            raise RuntimeError(
+                "DataLoader: another iteration is under way; its workers serve one at a time"
+            )
+        self._busy = True
+        try:
+            if self._workers is None:
+                self._workers = Workers(self._batches, self.num_workers)
+                self._finalizer = weakref.finalize(self, self._workers.close)
+            yield from in_order(self._workers, epoch, len(self), self.prefetch)
+        except BaseException as error:
+            if not isinstance(error, GeneratorExit):
+                self.close()
+            raise
+        finally:
+            self._busy = False
+
+    def close(self) -> None:
+        """End the workers; the next epoch starts new ones."""
+        if self._workers is not None:
+            self._finalizer()
+            self._workers = None
+
+    def state_dict(self) -> dict[str, int]:
+        """How many epochs were begun."""
+        return {"epoch": self._epoch}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on with the epoch after those of a `state_dict`."""
+        self._epoch = int(state["epoch"])
+
+
+def collate(samples: Sequence[Any]) -> Any:
+    """A batch of samples that look alike: numbers become a tensor (b,), arrays and tensors of one
+    shape are stacked (b, ...), SparseTensors to a COO tensor of one more dimension; tuples, lists
+    and dictionaries are gone into; strings stay a list.
+
+    Raises TypeError for other types, ShapeError for different shapes.
+
+    >>> import sparsegrad as sg
+    >>> x, y = sg.data.collate([(sg.ones(2), 3), (sg.zeros(2), 4)])
+    >>> x.shape, y
+    ((2, 2), tensor([3, 4]))
+    """
+    first = samples[0]
+    if isinstance(first, SparseTensor):
+        return ops.stack([A.to("coo") for A in samples])
+    if isinstance(first, Tensor):
+        return ops.stack(list(samples))
+    if isinstance(first, (str, bytes)):
+        return list(samples)
+    if isinstance(first, (bool, int, float, np.number, np.bool_)):
+        return Tensor(list(samples))
+    if isinstance(first, np.ndarray):
+        return ops.stack([Tensor(a) for a in samples])
+    if isinstance(first, Mapping):
+        return {key: collate([sample[key] for sample in samples]) for key in first}
+    if isinstance(first, (tuple, list)):
+        parts = [collate(list(part)) for part in zip(*samples, strict=True)]
+        if hasattr(first, "_fields"):
+            return type(first)(*parts)
+        return type(first)(parts)
+    raise TypeError(f"collate: cannot make a batch of {type(first).__name__}; give a `collate`")
+
+
+collate_samples = collate  # inside DataLoader the name is that of an argument

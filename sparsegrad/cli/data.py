@@ -64,8 +64,8 @@ NODES = source(
 
 
 # Who chose what.
-def _choices(path: str) -> sg.data.Interactions:
-    return sg.data.rated(os.path.basename(path), sg.data.read_ratings(path).R)
+def _choices(path: str, split: int = 0) -> sg.data.Interactions:
+    return sg.data.rated(os.path.basename(path), sg.data.read_ratings(path).R, seed=split)
 
 
 CHOICES = source(
@@ -80,8 +80,8 @@ CHOICES = source(
 
 
 # Rows with labels.
-def _rows(path: str) -> sg.data.Classified:
-    return sg.data.labelled(os.path.basename(path), sg.data.read_libsvm(path))
+def _rows(path: str, split: int = 0) -> sg.data.Classified:
+    return sg.data.labelled(os.path.basename(path), sg.data.read_libsvm(path), seed=split)
 
 
 ROWS = source(

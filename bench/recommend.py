@@ -24,39 +24,67 @@ RESULTS = Path(__file__).resolve().parent / "results"
 PUBLISHED = {"recall@20": 0.1830, "ndcg@20": 0.1554}
 
 
+class Clock:
+    """Minutes since the start, at the end of each epoch; goes on in a run that is resumed."""
+
+    def __init__(self) -> None:
+        self.epochs: list[dict[str, float]] = []
+        self._before = {"minutes": 0.0, "cpu_minutes": 0.0}
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def now(self) -> dict[str, float]:
+        """Of all runs together."""
+        since = {
+            "minutes": (time.perf_counter() - self._wall) / 60,
+            "cpu_minutes": (time.process_time() - self._cpu) / 60,
+        }
+        return {name: round(since[name] + self._before[name], 3) for name in since}
+
+    def at(self, epoch: int) -> dict[str, float]:
+        """When an epoch ended; the first time that it is asked for is when."""
+        if epoch > len(self.epochs):
+            self.epochs.append(self.now())
+        return self.epochs[epoch - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epochs": [dict(row) for row in self.epochs]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epochs = [dict(row) for row in state["epochs"]]
+        self._before = self.epochs[-1]
+
+
 def main() -> None:
     """Train once and write what it gave."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=_default("epochs"))
     parser.add_argument("--out", type=Path, default=RESULTS / "lightgcn-gowalla.json")
+    parser.add_argument("--checkpoint", type=Path, help="go on from there, if it exists")
     options = parser.parse_args()
-    gowalla = data.gowalla()
     curve: list[dict[str, float]] = []
-    wall, cpu = time.perf_counter(), time.process_time()
-
-    def minutes() -> dict[str, float]:
-        return {
-            "minutes": round((time.perf_counter() - wall) / 60, 3),
-            "cpu_minutes": round((time.process_time() - cpu) / 60, 3),
-        }
+    clock = Clock()
 
     def note(row: dict[str, float]) -> None:
-        curve.append({**row, **minutes()})
+        curve.append({**row, **clock.at(int(row["epoch"]))})
         print(curve[-1], flush=True)
 
-    result = train_lightgcn(gowalla, seed=options.seed, epochs=options.epochs, on_epoch=note)
+    loop: dict[str, Any] = {"on_epoch": note}
+    if options.checkpoint is not None:
+        loop |= {"checkpoint": options.checkpoint, "resume": True, "keep": {"clock": clock}}
+    settings = {"seed": options.seed, "epochs": options.epochs}
+    result = train_lightgcn(data.gowalla(), **settings, **loop)
     parameters = inspect.signature(train_lightgcn).parameters.values()
-    settings = {p.name: p.default for p in parameters if p.default is not p.empty}
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
     record = {
         "command": f"python -m bench.recommend --seed {options.seed} --epochs {options.epochs}",
         "commit": machine.commit(),
         "machine": machine.fingerprint(),
-        "settings": {**settings, "seed": options.seed, "epochs": options.epochs},
+        "settings": {**defaults, **settings},
         "test": result.test,
         "published": PUBLISHED,
         "chosen": result.best,
-        "total": minutes(),
+        "total": clock.now(),
         "curve": curve,
     }
     options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

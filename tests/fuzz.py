@@ -212,16 +212,15 @@ class Chain:
         found = self.env["grads"] = eval(call, self.env)
         for v, g in zip(leaves, found, strict=True):
             want = np.broadcast_to(cotangents.get(id(v), 0.0), v.dense.shape)
+            if v.sparse:
+                want = want * v.mask.reshape(v.mask.shape + (1,) * (want.ndim - v.mask.ndim))
             if g is None:
                 compare(f"gradient of {v.name} (None)", np.zeros(v.dense.shape), want, self.tol)
                 continue
             if g.dtype != v.value.dtype or g.shape != v.value.shape:
                 raise Mismatch(f"gradient of {v.name}: {g.dtype} {g.shape}")
-            if v.sparse:
-                mask = v.mask.reshape(v.mask.shape + (1,) * (want.ndim - v.mask.ndim))
-                if g.nnz > v.value.nnz:
-                    raise Mismatch(f"gradient of {v.name} has more entries than {v.name}")
-                want = want * mask
+            if v.sparse and g.nnz > v.value.nnz:
+                raise Mismatch(f"gradient of {v.name} has more entries than {v.name}")
             g = g.to_dense() if isinstance(g, SparseTensor) else g
             scale = 30 if self.narrow else 1
             compare(f"gradient of {v.name}", g.detach().numpy(), want, self.tol * scale)

@@ -310,6 +310,9 @@ def test_prune_keeps_nan_and_takes_the_sum_of_duplicates() -> None:
 def test_top_k_ties_keep_the_first() -> None:
     A = sg.coo([[1, 0, 0], [0, 1, 0]], [2.0, 2.0, -2.0], (2, 2))
     assert sg.top_k(A, 2).coalesce().indices.tolist() == [[0, 0], [0, 1]]
+    row = sg.csr([0, 9], [8, 7, 6, 5, 4, 3, 2, 1, 0], [1.0, 2, 1, 2, 1, 2, 1, 2, 1], (1, 9))
+    assert sorted(sg.top_k(row, 5, 1).col.tolist()) == [0, 1, 3, 5, 7]
+    assert sorted(sg.top_k(row.T, 3, 0).row.tolist()) == [1, 3, 5]
     lowest = np.iinfo(np.int64).min
     B = sg.coo([[0, 1]], [lowest, 5], (2,))
     assert sg.top_k(B, 1).indices.tolist() == [[0]]

@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops.elementwise import mul_p
-from sparsegrad.ops.index import getitem_p, raw_index, take, take_p
+from sparsegrad.ops.index import getitem_p, put_rows_p, raw_index, take, take_p
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import _axis, as_argument, permute_p, reshape_p, unsqueeze
 from sparsegrad.structure import plan, plan_select
@@ -322,9 +322,8 @@ def sparse_mask(x: Any, pattern: Any) -> Any:
     if x.pattern.same_as(where):
         return wrap(x.values, where)
     x = coalesce(x)
-    if not x.nnz:
-        xp = where.core.backend.xp
-        return wrap(as_tensor(xp.zeros((where.nnz, *x.shape[where.ndim :]), x.dtype)), where)
+    if not x.nnz:  # nothing to take from: zeros, which depend on x in no place
+        return wrap(put_rows_p(x.values, index=x.pattern.coords[0], n=where.nnz), where)
     position, found = plan.locate(where, x.pattern)
     found = found.reshape(-1, *[1] * x.dense_dim).astype(x.dtype)
     return wrap(mul_p(take_p(x.values, index=position), as_tensor(found)), where)

@@ -91,24 +91,41 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
         key = key.astype(xp.float64)
     key = abs(key) if by == "magnitude" else key
     key = xp.where(xp.isnan(key), -xp.inf, -key)
-    canonical = A.pattern.canonical()[1]
-    order = xp.arange(A.nnz) if canonical is None else canonical
-    keep = xp.zeros(A.nnz, dtype=bool)
-    if dim is not None:
-        line = A.pattern.coords[1 - int(dim) % 2]
-        order = order[xp.argsort(key[order], kind="stable")]
-        order = order[xp.argsort(line[order], kind="stable")]
-        first = xp.searchsorted(line[order], line[order], side="left")
-        keep[order[xp.arange(A.nnz) - first < k]] = True
-    elif k >= A.nnz:
-        keep[:] = True
-    elif k:
-        listed = key[order]
-        last = xp.partition(listed, k - 1)[k - 1]
-        keep[order] = listed < last
-        equal = order[listed == last]
-        keep[equal[: k - int(keep.sum())]] = True
+    if dim is None:
+        offsets, order = xp.asarray([0, A.nnz]), A.pattern.canonical()[1]
+    else:
+        offsets, _, order = (A.pattern if dim % 2 else A.pattern.T).sorted_rows()
+    listed = _first_in_runs(xp, key if order is None else key[order], offsets, k)
+    keep = xp.empty_like(listed)
+    keep[... if order is None else order] = listed
     return selected(A.values, plan_select.choose(A.pattern, keep))
+
+
+def _first_in_runs(xp: Any, key: Any, offsets: Any, k: int) -> Any:
+    """Which entries (nnz,) are among the k least of their run, of equal ones the first.
+
+    Runs with more than k entries are laid side by side, those of similar length together, and
+    partitioned around the k-th: nothing is sorted.
+    """
+    sizes = xp.diff(offsets)
+    if k == 0:
+        return xp.zeros(key.size, dtype=bool)
+    keep = xp.ones(key.size, dtype=bool)
+    width = k
+    longest = int(sizes.max()) if sizes.size else 0  # sync
+    while width < longest:
+        shorter, width = width, 2 * width
+        runs = xp.flatnonzero((sizes > shorter) & (sizes <= width))
+        place = offsets[runs][:, None] + xp.arange(width)
+        inside = xp.arange(width) < sizes[runs][:, None]
+        place = xp.where(inside, place, 0)
+        block = xp.where(inside, key[place], xp.inf)
+        last = xp.partition(block, k - 1, axis=1)[:, k - 1 : k]
+        less, equal = block < last, block == last
+        room = k - less.sum(axis=1, keepdims=True)
+        chosen = less | (equal & (xp.cumsum(equal, axis=1) <= room))
+        keep[place[inside]] = chosen[inside]
+    return keep
 
 
 # ---- another pattern, in place -----------------------------------------------------------------

@@ -169,6 +169,10 @@ def distinct(d: Draw) -> Iterator[Sparse]:
         size = a.values.size
         values = 1.37 ** np.arange(size) * np.where(np.arange(size) % 3, 1, -1)
         yield Sparse(a.coords, d.rng.permutation(values), a.shape)
+    a = d.sparse(3, 40, 0.7)  # rows of several lengths, most much longer than k
+    cut = a.coords[1] < np.array([40, 9, 3])[a.coords[0]]
+    size = int(cut.sum())
+    yield Sparse(a.coords[:, cut], d.rng.permutation(size) / size * 4 - 2.03, a.shape)
 
 
 def masks(d: Draw) -> Iterator[Sample]:

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import matmul
 from typing import Any
 
 import numpy as np
@@ -48,18 +49,46 @@ def _cases(n: int, nnz: int) -> list[Case]:
     x = rng.standard_normal((n, 128))
     pairs = rng.integers(0, n, (2, nnz))
     values = rng.standard_normal(nnz)
+    columns, entries = rng.integers(0, n, 8 * n), rng.standard_normal(8 * n)
 
     def matrix(device: str, dtype: str) -> sg.SparseTensor:
-        held = graph.astype(dtype)
-        made = sg.csr(held.indptr, held.indices, held.data, held.shape, check=False)
-        return made.to(device)
+        data = graph.data.astype(dtype)
+        return sg.csr(graph.indptr, graph.indices, data, graph.shape, check=False).to(device)
 
-    def spmm(k: int) -> Case:
+    def product(
+        name: str, k: int, run: Callable[[Any, Any], Any] = matmul, stored: str = "float32"
+    ) -> Case:
+        """Of a matrix and n vectors of k; `stored`: the dtype that stands for float32."""
+
         def make(device: str, dtype: str) -> Callable[[], sg.Tensor]:
+            dtype = stored if dtype == "float32" else dtype
             A, right = matrix(device, dtype), sg.tensor(x[:, :k].astype(dtype), device=device)
-            return lambda: A @ right
+            return lambda: run(A, right)
 
-        return Case(f"spmm, float32, k = {k}", make, nnz * (4 * k + 8) + 4 * n * k)
+        size = np.dtype(stored).itemsize
+        moved = nnz * (size * (k + 1) + 4) + size * n * k
+        return Case(f"spmm, {stored}, k = {k}{name}", make, moved, 1e-5 if size > 2 else 5e-3)
+
+    def deterministic(A: Any, right: sg.Tensor) -> sg.Tensor:
+        with sg.config(deterministic=True):
+            return A @ right
+
+    def heads(device: str, dtype: str) -> Callable[[], sg.Tensor]:
+        weights = sg.tensor(np.stack([values[:nnz]] * 4, 1).astype(dtype), device=device)
+        indptr, indices = graph.indptr, graph.indices
+        A = sg.csr(indptr, indices, weights, (n, n, 4), check=False, device=device)
+        right = sg.tensor(x[:, :64].reshape(n, 4, 16).astype(dtype), device=device)
+        return lambda: sg.spmm(A, right)
+
+    def square(device: str, dtype: str) -> Callable[[], sg.Tensor]:
+        few = sg.coo([np.arange(8 * n) // 8, columns], entries.astype(dtype), (n, n))
+        A = few.coalesce().to(device)
+        return lambda: (A @ A).values
+
+    def softmax_gradient(device: str, dtype: str) -> Callable[[], sg.Tensor]:
+        A = matrix(device, dtype).requires_grad_()
+        g = sg.tensor(values[:nnz].astype(dtype), device=device)
+        return lambda: sg.grad(sg.softmax(A, 1).values, [A.values], g)[0]
 
     def sddmm(k: int) -> Case:
         def make(device: str, dtype: str) -> Callable[[], sg.Tensor]:
@@ -93,11 +122,18 @@ def _cases(n: int, nnz: int) -> list[Case]:
         return step
 
     return [
-        *map(spmm, (16, 64, 128)),
+        *(product("", k) for k in (1, 16, 64, 128)),
+        product(", deterministic", 64, deterministic),
+        product(", transposed", 64, lambda A, right: A.T @ right),
+        product(", max", 64, lambda A, right: sg.spmm(A, right, "max")),
+        product("", 64, stored="float16"),
+        Case("spmm, float32, 4 heads of 16", heads, nnz * (4 * 68 + 4) + 4 * n * 64),
         *map(sddmm, (64, 128)),
         Case("coalesce, new pattern", coalesce),
         Case("coalesce, known pattern", sums, 40 * nnz),
         Case("softmax of rows", softmax, 8 * nnz),
+        Case("softmax of rows and its gradient", softmax_gradient, 20 * nnz),
+        Case("sparse @ sparse, 8 entries a row", square),
         Case("spmm and its gradients, k = 64", backward, tol=1e-4),
     ]
 

@@ -328,9 +328,11 @@ def test_edges_options():
 @pytest.mark.parametrize(
     ("text", "options", "error", "message"),
     [
-        ("0 x\n", {}, sg.FileError, "read_edges"),
-        ("0 1\n0\n", {}, sg.FileError, "read_edges"),
-        ("7\n", {}, sg.FileError, "needs 2 columns"),
+        ("0 x\n", {}, sg.FileError, r"read_edges: .*, line 1 \('0 x'\): could not convert"),
+        ("# c\n0 1\n\n0\n", {}, sg.FileError, r", line 4 \('0'\)"),
+        ("u v\n0 1\n1 2.5\n", {"header": True}, sg.FileError, r", line 3 \('1 2.5'\)"),
+        ("0 1 2\n0 1 w\n", {}, sg.FileError, r", line 2 \('0 1 w'\)"),
+        ("\n7\n", {}, sg.FileError, "line 2: an edge needs 2 columns"),
         ("0 1\n", {"weights": True}, sg.FileError, "needs 3 columns"),
         ("0 5\n", {"num_nodes": 5}, sg.PatternError, r"index 5 .* outside \[0, 5\)"),
         ("0 -1\n", {}, sg.PatternError, "-1"),

@@ -42,8 +42,8 @@ def read_edges(
     one_based: ids count from 1.
     format: "coo", "csr", "csc" or "auto"; by default `sg.config.format`.
 
-    Repeated edges are kept, and mean a sum. Raises FileError for lines that are not numbers,
-    PatternError for ids outside [0, N).
+    Repeated edges are kept, and mean a sum. Raises FileError, with the number of the line, for
+    lines that are not numbers, PatternError for ids outside [0, N).
 
     >>> import io, sparsegrad as sg
     >>> sg.read_edges(io.StringIO("0 1\\n2 0\\n"), num_nodes=4).to_dense()
@@ -58,14 +58,17 @@ def read_edges(
     if isinstance(text, bytes):
         text = text.decode("utf-8")
     lines = [line.split(comments, 1)[0] if comments else line for line in text.splitlines()]
-    kept = [line for line in lines if line.strip()][int(header) :]
-    if delimiter is None and kept and "," in kept[0]:
+    kept = {i: line for i, line in enumerate(lines, 1) if line.strip()}  # by number, from 1
+    if header and kept:
+        del kept[next(iter(kept))]
+    number, first = next(iter(kept.items()), (0, ""))
+    if delimiter is None and "," in first:
         delimiter = ","
-    columns = len(kept[0].split(delimiter)) if kept else 2
+    columns = len(first.split(delimiter)) if kept else 2
     if columns < 2 or (weights and columns < 3):
         raise FileError(
-            f"read_edges: {name}: an edge needs {3 if weights else 2} columns, "
-            f"the first one is {kept[0]!r}"
+            f"read_edges: {name}, line {number}: an edge needs {3 if weights else 2} columns, got "
+            f"{first!r}"
         )
     weighted = columns > 2 if weights is None else weights
     edges, values = _parsed(name, kept, delimiter, weighted)
@@ -88,7 +91,7 @@ def read_edges(
 
 
 def _parsed(
-    name: Any, lines: list[str], delimiter: str | None, weighted: bool
+    name: Any, lines: dict[int, str], delimiter: str | None, weighted: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ids (2, e) as integers, whatever their size, and values (e,)."""
     fields = [("u", np.int64), ("v", np.int64)]
@@ -99,7 +102,7 @@ def _parsed(
     else:
         try:
             held = np.loadtxt(
-                io.StringIO("\n".join(lines)),
+                io.StringIO("\n".join(lines.values())),
                 dtype=fields,
                 delimiter=delimiter,
                 usecols=range(len(fields)),
@@ -107,9 +110,24 @@ def _parsed(
                 comments=None,
             )
         except ValueError as error:
-            raise FileError(f"read_edges: {name}: {error}") from error
+            reason = str(error).partition(" at row")[0]  # NumPy does not count what is left out
+            where = _where(lines, fields, delimiter)
+            raise FileError(f"read_edges: {name}{where}: {reason}") from error
     values = held["w"].copy() if weighted else np.ones(len(held))
     return np.stack((held["u"], held["v"])), values
+
+
+def _where(lines: dict[int, str], fields: list[Any], delimiter: str | None) -> str:
+    """The number of the first line that NumPy cannot read, as part of a message."""
+    for number, line in lines.items():
+        words = line.split(delimiter)[: len(fields)]
+        try:
+            complete = len([kind(word) for (_, kind), word in zip(fields, words)]) == len(fields)
+        except (ValueError, OverflowError):
+            complete = False
+        if not complete:
+            return f", line {number} ({line.strip()!r})"
+    return ""
 
 
 def write_edges(target: Any, A: SparseTensor, delimiter: str = " ", weights: bool = True) -> None:

@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PEERS", "Peer", "jax_bcoo", "torch_by_hand", "torch_coo", "torch_csr"]
+__all__ = [
+    "PEERS",
+    "Peer",
+    "jax_bcoo",
+    "torch_by_hand",
+    "torch_coo",
+    "torch_csr",
+    "torch_edge_softmax",
+    "torch_fixed",
+]
 
 
 @dataclass(frozen=True)
@@ -120,6 +129,39 @@ def torch_by_hand(matrix: Any, index: str, product: str) -> Callable[[Any, Any],
             return dvalues, multiply(csr(transposed, values[perm]), g)
 
     return Product.apply
+
+
+def torch_fixed(matrix: Any, index: str, product: str) -> Callable[[Any], Any]:
+    """`x -> A @ x` for a matrix that never changes, with its transpose made once; products as in
+    `torch_by_hand`."""
+    import torch
+
+    forward, backward = torch_csr(matrix, index), torch_csr(matrix.T.tocsr(), index)
+
+    def multiply(a: Any, b: Any) -> Any:
+        return torch.sparse.mm(a, b, "sum") if product == "reduce" else a @ b
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return multiply(forward, x)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return multiply(backward, g.contiguous())
+
+    return Product.apply
+
+
+def torch_edge_softmax(scores: Any, rows: Any, n: int) -> Any:
+    """Softmax of scores (nnz, *H) over the entries of each of n rows, shifted by the maxima."""
+    import torch
+
+    shape = (n, *scores.shape[1:])
+    where = rows.reshape(-1, *(1,) * (scores.ndim - 1)).expand_as(scores)
+    top = torch.full(shape, -torch.inf).scatter_reduce(0, where, scores.detach(), "amax")
+    weights = (scores - top[rows]).exp()
+    return weights / torch.zeros(shape).index_add(0, rows, weights)[rows]
 
 
 # ---- JAX ---------------------------------------------------------------------------------------

@@ -56,12 +56,33 @@ class Case(Protocol):
 
 def all_cases() -> dict[str, Case]:
     """Every case by name."""
-    from bench.cases import embedding, import_time, mlp, nearly_full, profile, spmm, tape
+    from bench.cases import (
+        coalesce,
+        embedding,
+        gat,
+        gcn,
+        import_time,
+        mlp,
+        nearly_full,
+        profile,
+        scatter,
+        softmax,
+        spgemm,
+        spmm,
+        tape,
+    )
 
     cases: list[Case] = [
         spmm.Forward(),
         spmm.Backward(),
         nearly_full.NearlyFull(),
+        coalesce.Coalesce(),
+        scatter.Scatter(),
+        softmax.Softmax(),
+        spgemm.Product(),
+        spgemm.ProductBackward(),
+        gcn.Gcn(),
+        gat.Gat(),
         embedding.Embedding(),
         mlp.Mlp(),
         tape.Tape(),

@@ -118,6 +118,24 @@ CASES += [
 ]  # fmt: skip
 
 
+POOLS = [
+    (n, k, s, p, c)
+    for n in (5, 7, 8)
+    for k in (2, 3)
+    for s in (None, 1, 2, 3)
+    for p in (0, 1)
+    for c in (False, True)
+]
+CASES += [
+    *(of(f"F.max_pool2d(x, ({k}, 3), {s}, {p}, {d}, {c}, return_indices=True)", *draw((2, n, 7))) for n, k, s, p, c in POOLS for d in (1, 2)),
+    *(of(f"F.avg_pool2d(x, ({k}, 3), {s}, {p}, {c}, {inside})", *draw((2, n, 6))) for n, k, s, p, c in POOLS for inside in (False, True)),
+    *(of(f"F.{pool}1d(x, 3, 2, 1, ceil_mode=True)", *draw((2, 3, 8))) for pool in ("max_pool", "avg_pool")),
+    *(of(f"F.{pool}3d(x, 2, 2, 1, ceil_mode=True)", *draw((2, 5, 4, 3))) for pool in ("max_pool", "avg_pool")),
+    *(of(f"F.adaptive_{kind}_pool2d(x, ({o}, None))", *draw((2, 3, 7, 5))) for kind in ("avg", "max") for o in (1, 2, 3, 7)),
+    of("F.avg_pool2d(x, 2, divisor_override=3)", *draw((2, 5, 6))), of("F.max_pool2d(x, 2)", np.arange(16).reshape(1, 4, 4)),
+]  # fmt: skip
+
+
 def run(case: str, arrays: tuple[np.ndarray, ...], ours: bool) -> tuple[list[Any], list[Any]]:
     make = sg.tensor if ours else torch.tensor
     inputs = [make(a, requires_grad=a.dtype.kind == "f") for a in arrays]

@@ -7,6 +7,7 @@ from sparsegrad.ops import (
     dense_matmul,
     elementwise,
     index,
+    pooling,
     rearrange,
     reduce,
     scan,
@@ -38,6 +39,7 @@ from sparsegrad.ops.contract import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
+from sparsegrad.ops.pooling import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
 from sparsegrad.ops.scan import *  # noqa: F403
@@ -67,6 +69,7 @@ FAMILIES = (
     dense_matmul,
     elementwise,
     index,
+    pooling,
     rearrange,
     reduce,
     scan,

@@ -376,6 +376,11 @@ def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     return reshape_p(out, shape=tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
+def is_operand(dim: Any) -> bool:
+    """Whether what stands in the place of `dim` is a tensor or array to compare with."""
+    return hasattr(dim, "_requires_grad") or len(getattr(dim, "shape", ())) > 0
+
+
 class MaxResult(NamedTuple):
     """Maxima along a dimension and where they are."""
 
@@ -394,7 +399,7 @@ def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     x = as_argument("max", x)
     if dim is None:
         return amax(x)
-    if hasattr(dim, "_requires_grad") or getattr(dim, "shape", ()):
+    if is_operand(dim):
         return maximum(x, dim)
     if getattr(x, "_is_sparse", False):
         raise TypeError("max: a sparse tensor has no positions of maxima along dim; use sg.amax")

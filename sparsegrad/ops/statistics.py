@@ -11,7 +11,7 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.ops import elementwise
 from sparsegrad.ops.elementwise import cast, ne_p, sqrt, where
 from sparsegrad.ops.index import pick_p
-from sparsegrad.ops.reduce import amin, axes_of, axis_of, mean_p, one_axis
+from sparsegrad.ops.reduce import amin, axes_of, axis_of, is_operand, mean_p, one_axis
 from sparsegrad.ops.reduce import sum as sum_
 from sparsegrad.ops.shape import as_argument, reshape_p
 
@@ -98,7 +98,7 @@ def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     x = as_argument("min", x)
     if dim is None:
         return amin(x)
-    if hasattr(dim, "_requires_grad") or getattr(dim, "shape", ()):
+    if is_operand(dim):
         return elementwise.minimum(x, dim)
     if getattr(x, "_is_sparse", False):
         raise TypeError("min: a sparse tensor has no positions of minima along dim; use sg.amin")

@@ -1,4 +1,4 @@
-"""Convolution and pooling: windows as strided views, one matrix product.
+"""Convolution: windows as strided views, one matrix product.
 
 `windows_p` looks at one axis through a sliding window, `fold_p` adds windows back; each is the
 other's gradient. Several dimensions are one after the other.
@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sparsegrad import backends, dtypes
+from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.dense_matmul import matmul_p
 from sparsegrad.ops.rearrange import pad
-from sparsegrad.ops.reduce import max_p, sum_p
 from sparsegrad.ops.shape import permute_p, reshape_p, squeeze, unsqueeze
 
-__all__ = ["avg_pool1d", "avg_pool2d", "conv1d", "conv2d", "conv3d", "max_pool1d", "max_pool2d"]
+__all__ = ["conv1d", "conv2d", "conv3d"]
 
 
 # ---- one axis ----------------------------------------------------------------------------------
@@ -58,7 +57,7 @@ fold_p.defvjp(
 
 
 # ---- arguments ---------------------------------------------------------------------------------
-def _each(op: str, name: str, value: Any, dims: int, least: int) -> tuple[int, ...]:
+def each(op: str, name: str, value: Any, dims: int, least: int) -> tuple[int, ...]:
     """One number for all spatial dimensions, or one for each."""
     values = (value,) * dims if isinstance(value, int) else tuple(value)
     if len(values) == 1:
@@ -70,7 +69,7 @@ def _each(op: str, name: str, value: Any, dims: int, least: int) -> tuple[int, .
     return values
 
 
-def _batched(op: str, x: Any, dims: int) -> tuple[Any, bool]:
+def batched(op: str, x: Any, dims: int) -> tuple[Any, bool]:
     if getattr(x, "_is_sparse", False):
         raise TypeError(f"{op}: needs a dense input, got a SparseTensor of shape {x.shape}")
     if x.ndim not in (dims + 1, dims + 2):
@@ -80,7 +79,7 @@ def _batched(op: str, x: Any, dims: int) -> tuple[Any, bool]:
     return (x, True) if x.ndim == dims + 2 else (unsqueeze(x, 0), False)
 
 
-def _windows(
+def windows(
     op: str, x: Any, sizes: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Any:
     """(N, C, *n) -> (N, C, *o, *sizes)."""
@@ -106,7 +105,7 @@ def _conv(
     dilation: Any,
     groups: int,
 ) -> Any:
-    x, batched = _batched(op, x, dims)
+    x, with_batch = batched(op, x, dims)
     if weight.ndim != dims + 2 or groups < 1 or weight.shape[0] % groups:
         raise ShapeError(
             f"{op}: expected weight (F, C / groups, {dims} sizes) with F a multiple of groups = "
@@ -120,11 +119,11 @@ def _conv(
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise ShapeError(f"{op}: expected bias ({weight.shape[0]},), got shape {tuple(bias.shape)}")
     sizes = tuple(weight.shape[2:])
-    stride = _each(op, "stride", stride, dims, 1)
-    dilation = _each(op, "dilation", dilation, dims, 1)
+    stride = each(op, "stride", stride, dims, 1)
+    dilation = each(op, "dilation", dilation, dims, 1)
     x = pad(x, _margins(op, padding, sizes, stride, dilation))
     # (N, G * C, *o, *sizes) -> (G, N * o, C * sizes): the only copy.
-    cut = _windows(op, x, sizes, stride, dilation)
+    cut = windows(op, x, sizes, stride, dilation)
     n, filters, spots = x.shape[0], weight.shape[0], tuple(cut.shape[2 : 2 + dims])
     cut = reshape_p(cut, shape=(n, groups, weight.shape[1], *spots, *sizes))
     o, k = tuple(range(3, 3 + dims)), tuple(range(3 + dims, 3 + 2 * dims))
@@ -138,7 +137,7 @@ def _conv(
     out = reshape_p(out, shape=(n, filters, *spots))
     if bias is not None:
         out = out + reshape_p(bias, shape=(filters, *(1,) * dims))
-    return out if batched else squeeze(out, 0)
+    return out if with_batch else squeeze(out, 0)
 
 
 def _margins(
@@ -154,7 +153,7 @@ def _margins(
         return tuple(m for t in reversed(total) for m in (t // 2, t - t // 2))
     if isinstance(padding, str):
         raise ValueError(f"{op}: padding must be numbers, 'same' or 'valid', got {padding!r}")
-    return tuple(p for p in reversed(_each(op, "padding", padding, len(sizes), 0)) for _ in "ab")
+    return tuple(p for p in reversed(each(op, "padding", padding, len(sizes), 0)) for _ in "ab")
 
 
 def conv1d(
@@ -216,116 +215,3 @@ def conv3d(
     8.0
     """
     return _conv("conv3d", 3, x, weight, bias, stride, padding, dilation, groups)
-
-
-# ---- pooling -----------------------------------------------------------------------------------
-def _pool(
-    op: str,
-    dims: int,
-    x: Any,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    fill: Any,
-) -> tuple[Any, Any, bool]:
-    """(padded input, its windows (N, C, *o, *sizes), whether there was a batch)."""
-    x, batched = _batched(op, x, dims)
-    sizes = _each(op, "kernel_size", kernel_size, dims, 1)
-    step = sizes if stride is None else _each(op, "stride", stride, dims, 1)
-    margins = _each(op, "padding", padding, dims, 0)
-    if any(2 * p > k for p, k in zip(margins, sizes, strict=True)):
-        raise ShapeError(f"{op}: padding {margins} is more than half of kernel_size {sizes}")
-    x = pad(x, tuple(p for p in reversed(margins) for _ in "ab"), value=fill)
-    return x, _windows(op, x, sizes, step, _each(op, "dilation", dilation, dims, 1)), batched
-
-
-def _max_pool(
-    op: str, dims: int, x: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any
-) -> Any:
-    _, cut, batched = _pool(op, dims, x, kernel_size, stride, padding, dilation, -math.inf)
-    lead = tuple(cut.shape[: 2 + dims])
-    flat = reshape_p(cut, shape=(*lead, math.prod(cut.shape[2 + dims :])))
-    out = reshape_p(max_p(flat, axis=2 + dims), shape=lead)
-    return out if batched else squeeze(out, 0)
-
-
-def _avg_pool(
-    op: str, dims: int, x: Any, kernel_size: Any, stride: Any, padding: Any, count_pad: bool
-) -> Any:
-    from sparsegrad.tensor import Tensor
-
-    _, cut, batched = _pool(op, dims, x, kernel_size, stride, padding, 1, 0)
-    axes = tuple(range(2 + dims, 2 + 2 * dims))
-    total = sum_p(cut, axis=axes)
-    if count_pad:
-        out = total / math.prod(cut.shape[a] for a in axes)
-    else:
-        xp = backends.for_array(x.data).xp
-        ones = Tensor(xp.ones((1, 1, *x.shape[x.ndim - dims :]), dtype=x.dtype))
-        _, inside, _ = _pool(op, dims, ones, kernel_size, stride, padding, 1, 0)
-        out = total / sum_p(inside, axis=axes)
-    return out if batched else squeeze(out, 0)
-
-
-def max_pool1d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1
-) -> Any:
-    """Largest element of each window: x (N, C, n) or (C, n); arguments as in `max_pool2d`.
-
-    >>> import sparsegrad as sg
-    >>> sg.max_pool1d(sg.tensor([[1.0, 3.0, 2.0, 0.0]]), 2)
-    tensor([[3., 2.]])
-    """
-    return _max_pool("max_pool1d", 1, x, kernel_size, stride, padding, dilation)
-
-
-def max_pool2d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1
-) -> Any:
-    """Largest element of each window: x (N, C, h, w) or (C, h, w) -> (N, C, oh, ow). The first of
-    equal ones gets the gradient.
-
-    kernel_size, stride (default: kernel_size), padding (at most half of the kernel, with -inf),
-    dilation: one number, or one a dimension. Raises ShapeError for sizes that do not fit.
-
-    >>> import sparsegrad as sg
-    >>> sg.max_pool2d(sg.reshape(sg.arange(4), (1, 2, 2)).float(), 2).item()
-    3.0
-    """
-    return _max_pool("max_pool2d", 2, x, kernel_size, stride, padding, dilation)
-
-
-def avg_pool1d(
-    x: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    count_include_pad: bool = True,
-) -> Any:
-    """Mean of each window: x (N, C, n) or (C, n); arguments as in `avg_pool2d`.
-
-    >>> import sparsegrad as sg
-    >>> sg.avg_pool1d(sg.tensor([[1.0, 3.0, 2.0, 0.0]]), 2)
-    tensor([[2., 1.]])
-    """
-    return _avg_pool("avg_pool1d", 1, x, kernel_size, stride, padding, count_include_pad)
-
-
-def avg_pool2d(
-    x: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    count_include_pad: bool = True,
-) -> Any:
-    """Mean of each window: x (N, C, h, w) or (C, h, w) -> (N, C, oh, ow).
-
-    kernel_size, stride (default: kernel_size), padding (zeros): one number, or one a dimension.
-    count_include_pad: divide by the whole window, or only by what lies in `x`.
-
-    >>> import sparsegrad as sg
-    >>> sg.avg_pool2d(sg.ones(1, 2, 2), 2, padding=1, count_include_pad=False).tolist()
-    [[[1.0, 1.0], [1.0, 1.0]]]
-    """
-    return _avg_pool("avg_pool2d", 2, x, kernel_size, stride, padding, count_include_pad)

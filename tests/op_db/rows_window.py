@@ -59,6 +59,59 @@ def ref_conv(
     return out if b is None else out + b.reshape(-1, *(1,) * (x.ndim - 2))
 
 
+def pooled(
+    fn: Any, fill: float, *, sizes: Any, stride: Any, padding: Any, dilation: Any = (1, 1)
+) -> Any:
+    """ceil_mode by loops: windows that start inside, cut off at the far border, `fn` of each."""
+
+    def ref(x: np.ndarray) -> np.ndarray:
+        lead, spatial = x.shape[:-2], x.shape[-2:]
+        border = [(p, p) for p in padding]
+        wide = np.pad(x, [(0, 0)] * len(lead) + border, constant_values=fill)
+        starts = [
+            [s * i for i in range(n) if s * i < n + p] for n, s, p in zip(spatial, stride, padding)
+        ]
+        for i, (n, k, s, p, d) in enumerate(zip(spatial, sizes, stride, padding, dilation)):
+            enough = -(-(n + 2 * p - d * (k - 1) - 1) // s) + 1
+            starts[i] = starts[i][:enough]
+        out = [
+            [
+                fn(
+                    wide[
+                        ...,
+                        a : a + dilation[0] * sizes[0] : dilation[0],
+                        b : b + dilation[1] * sizes[1] : dilation[1],
+                    ]
+                )
+                for b in starts[1]
+            ]
+            for a in starts[0]
+        ]
+        return np.moveaxis(np.array(out), (0, 1), (-2, -1))
+
+    return ref
+
+
+def top(x: np.ndarray) -> np.ndarray:
+    return x.max(axis=(-2, -1))
+
+
+def mean(x: np.ndarray) -> np.ndarray:
+    return x.mean(axis=(-2, -1))
+
+
+def adaptive(fn: Any, *sizes: int) -> Any:
+    def ref(x: np.ndarray) -> np.ndarray:
+        edges = [
+            [(i * n // o, -(-(i + 1) * n // o)) for i in range(o)]
+            for n, o in zip(x.shape[-2:], sizes)
+        ]
+        out = [[fn(x[..., a:b, c:d]) for c, d in edges[1]] for a, b in edges[0]]
+        return np.moveaxis(np.array(out), (0, 1), (-2, -1))
+
+    return ref
+
+
 def row(
     name: str, op: Any, ref: Any, samples: Any, primitive: str | None = None, **kw: Any
 ) -> OpCase:
@@ -90,12 +143,29 @@ ROWS = [
     row("conv3d", sg.conv3d, lambda x, w: ref_conv(x, w, None, (1, 1, 1), (0, 0, 0), (1, 1, 1)), of((1, 2, 3, 3, 2), (2, 2, 2, 2, 2))),
     OpCase("max_pool1d", lambda x: sg.max_pool1d(x, 3, 2, 1), lambda x: ref_windows(x, (3,), (2,), (1,), (1,), -np.inf).max(-1), of((2, 3, 7))),
     OpCase("max_pool2d", lambda x: sg.max_pool2d(x, (2, 3)), lambda x: ref_windows(x, (2, 3), (2, 3), (0, 0), (1, 1)).max(-1), of((2, 3, 5, 6)), errors=(
-        (lambda: sg.max_pool2d(sg.ones(1, 4, 4), 2, padding=2), sg.ShapeError, "max_pool2d: padding .* is more than half"),)),
+        (lambda: sg.max_pool2d(sg.ones(1, 4, 4), 2, padding=2), sg.ShapeError, r"max_pool2d: padding \(2, 2\) is more than half of kernel_size \(2, 2\)"),
+        (lambda: sg.max_pool2d(sg.ones(4, 4), 2), sg.ShapeError, r"max_pool2d: expected \(N, C, 2 sizes\)"),
+        (lambda: sg.max_pool2d(sg.ones(1, 1, 1), 2), sg.ShapeError, "max_pool2d: a kernel of 2 with dilation 1 does not fit"),)),
+    OpCase("max_pool2d[ceil]", lambda x: sg.max_pool2d(x, (2, 3), 2, (0, 1), (2, 1), ceil_mode=True),
+           pooled(top, -np.inf, sizes=(2, 3), stride=(2, 2), padding=(0, 1), dilation=(2, 1)), of((2, 3, 6, 6))),
+    OpCase("max_pool2d[indices]", lambda x: sg.gather(sg.flatten(x, 1), 1, sg.flatten(sg.max_pool2d(x, 2, 2, 1, return_indices=True)[1], 1)),
+           lambda x: ref_windows(x[None], (2, 2), (2, 2), (1, 1), (1, 1), -np.inf).max(-1)[0].reshape(3, -1), of((3, 5, 6))),
+    OpCase("max_pool3d", lambda x: sg.max_pool3d(x, 2, 1), lambda x: ref_windows(x, (2, 2, 2), (1, 1, 1), (0, 0, 0), (1, 1, 1)).max(-1), of((1, 2, 3, 3, 2))),
+    OpCase("adaptive_max_pool1d", lambda x: sg.adaptive_max_pool1d(x, 3), lambda x: adaptive(top, 1, 3)(x[:, :, None])[:, :, 0], of((2, 2, 7))),
+    OpCase("adaptive_max_pool2d", lambda x: sg.adaptive_max_pool2d(x, (3, 2)), adaptive(top, 3, 2), of((2, 2, 7, 5)), errors=(
+        (lambda: sg.adaptive_max_pool2d(sg.ones(1, 0, 2), 1), sg.ShapeError, "adaptive_max_pool2d: nothing to pool in the empty"),
+        (lambda: sg.adaptive_max_pool2d(sg.ones(1, 2, 2), (1, 1, 1)), sg.ShapeError, "adaptive_max_pool2d: output_size must be"),)),
+    row("adaptive_avg_pool1d", lambda x: sg.adaptive_avg_pool1d(x, 2), lambda x: x.reshape(2, 3, 2, 4).mean(-1), of((2, 3, 8))),
+    row("adaptive_avg_pool2d", lambda x: sg.adaptive_avg_pool2d(x, (3, 1)), adaptive(mean, 3, 1), of((2, 3, 7, 5))),
+    row("avg_pool2d[ceil]", lambda x: sg.avg_pool2d(x, 3, 2, ceil_mode=True), pooled(mean, 0, sizes=(3, 3), stride=(2, 2), padding=(0, 0)), of((2, 6, 4))),
+    row("avg_pool2d[divisor]", lambda x: sg.avg_pool2d(x, 2, divisor_override=3), lambda x: ref_windows(x, (2, 2), (2, 2), (0, 0), (1, 1)).sum(-1) / 3, of((2, 3, 5, 6)), errors=(
+        (lambda: sg.avg_pool2d(sg.ones(1, 2, 2), 2, divisor_override=0), ValueError, "avg_pool2d: divisor_override must not be 0"),)),
+    row("avg_pool3d", lambda x: sg.avg_pool3d(x, 2, 1), lambda x: ref_windows(x, (2, 2, 2), (1, 1, 1), (0, 0, 0), (1, 1, 1)).mean(-1), of((1, 2, 3, 3, 2))),
     OpCase("max_pool2d[no batch]", lambda x: sg.max_pool2d(x, 2, 1, 1, 2),
            lambda x: ref_windows(x[None], (2, 2), (1, 1), (1, 1), (2, 2), -np.inf).max(-1)[0], of((2, 5, 6))),
     row("avg_pool1d", lambda x: sg.avg_pool1d(x, 2), lambda x: ref_windows(x, (2,), (2,), (0,), (1,)).mean(-1), of((2, 3, 7))),
     row("avg_pool2d", lambda x: sg.avg_pool2d(x, 3, 2, 1), lambda x: ref_windows(x, (3, 3), (2, 2), (1, 1), (1, 1)).mean(-1), of((2, 3, 5, 6))),
-    row("avg_pool2d[inside]", lambda x: sg.avg_pool2d(x, 3, 2, 1, False),
+    row("avg_pool2d[inside]", lambda x: sg.avg_pool2d(x, 3, 2, 1, False, False),
         lambda x: (ref_windows(x[None], (3, 3), (2, 2), (1, 1), (1, 1)).sum(-1) / ref_windows(np.ones((1, *x.shape)), (3, 3), (2, 2), (1, 1), (1, 1)).sum(-1))[0],
         of((3, 5, 6))),
 ]  # fmt: skip

@@ -374,6 +374,26 @@ def test_gowalla(tmp_path):
         sg.data.gowalla()
 
 
+def test_gowalla_as_it_was_published(tmp_path):
+    (tmp_path / "gowalla").mkdir()
+    (tmp_path / "gowalla" / "train.txt").write_text("0 2 0 2\n1 1\n")
+    (tmp_path / "gowalla" / "test.txt").write_text("0 1\n2 \n1 3\n")
+    data = sg.data.gowalla(tmp_path)
+    assert data.train.to_dense().tolist() == [[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert data.test.to_dense().tolist() == [[0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [("0 x", "'x'"), ("0 -1", "negative"), ("-1 0", "negative"), ("9 1", "outside 5")],
+)
+def test_lists_that_are_malformed(line, text, tmp_path):
+    path = tmp_path / "lists.txt"
+    path.write_text(f"0 1\n\n{line}\n")
+    with pytest.raises(sg.FileError, match=rf"read_lists: .*lists\.txt, line 3: .*{text}"):
+        sg.data.read_lists(path, (5, 5))
+
+
 def test_gowalla_real_file():
     needs("rec/gowalla.npz")
     data = sg.data.gowalla()

@@ -14,7 +14,7 @@ Graph('sbm': 300 nodes, ... edges, 1000 features, 5 classes, split 100/50/150)
 
 from sparsegrad.data.a9a import a9a
 from sparsegrad.data.classified import Classified, bag_of_words, labelled
-from sparsegrad.data.gowalla import gowalla
+from sparsegrad.data.gowalla import gowalla, read_lists
 from sparsegrad.data.graph import DataError, Graph
 from sparsegrad.data.graphchallenge import (
     SparseNetwork,
@@ -65,6 +65,7 @@ __all__ = [
     "rated",
     "read_graph",
     "read_libsvm",
+    "read_lists",
     "read_network",
     "read_ratings",
     "sbm",

@@ -7,7 +7,6 @@ dies closes its pipe, which ends every wait for it.
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import random as python_random
 import signal
@@ -91,6 +90,8 @@ class Workers:
     """Processes that know `batches`; number w makes the batches w, w + count, ... of an epoch."""
 
     def __init__(self, batches: Batches, count: int) -> None:
+        import multiprocessing  # most programs need none of it
+
         context = multiprocessing.get_context("spawn")
         self.pipes: list[Any] = []
         self.processes: list[Any] = []

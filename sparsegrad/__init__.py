@@ -65,6 +65,7 @@ from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.contract import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
+from sparsegrad.ops.fused import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
 from sparsegrad.ops.pooling import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403

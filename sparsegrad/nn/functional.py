@@ -12,6 +12,7 @@ from typing import Any
 from sparsegrad import dtypes, ops
 from sparsegrad.autograd.autocast import full_precision
 from sparsegrad.errors import PatternError, ShapeError
+from sparsegrad.ops.fused import class_losses
 from sparsegrad.ops.index import put_rows_p, take_p
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor, as_tensor
@@ -38,8 +39,8 @@ def cross_entropy(
     target: classes (n,), integers; probabilities (n, C), floating point; or a SparseTensor (n, C)
         of a few probabilities a row: only those are looked at, and they get a gradient if they
         require one.
-    weight: (C,), a factor of each class. With classes the mean is divided by the sum of the
-        factors of the true ones, with probabilities by n; as in PyTorch.
+    weight: (C,), a factor of each class, a constant. With classes the mean is divided by the sum
+        of the factors of the true ones, with probabilities by n; as in PyTorch.
     ignore_index: a class that is left out. label_smoothing: e in [0, 1) replaces the target t by
         (1 - e) t + e / C.
 
@@ -72,27 +73,24 @@ def cross_entropy(
             raise ShapeError(
                 f"cross_entropy: expected weight ({logits.shape[1]},), got {weight.shape}"
             )
+    if not soft:
+        (logits,) = full_precision(logits)
+        loss, counts = class_losses(
+            "cross_entropy", logits, target, weight, ignore_index, label_smoothing
+        )
+        if reduction != "mean":
+            return _reduced("cross_entropy", loss, reduction)
+        total = ops.sum(Tensor(counts))  # nothing counts: nan, as the mean of nothing is
+        return ops.sum(loss) / ops.where(total == 0, float("nan"), total)
     log_probs = ops.log_softmax(logits, 1)
     weighted = log_probs if weight is None else log_probs * weight
-    counted = None  # how much each row counts in the mean
     if isinstance(target, SparseTensor):
         loss = _sparse_targets(weighted, target)
-    elif soft:
-        loss = -ops.sum(weighted * target, 1)
     else:
-        kept = target != ignore_index
-        classes = ops.where(kept, target, 0)
-        loss = ops.nll_loss(weighted, classes, "none") * kept
-        counted = ops.cast(kept, logits.dtype)
-        if weight is not None:
-            counted = counted * ops.take(weight, classes, sparse_grad=False)
+        loss = -ops.sum(weighted * target, 1)
     if label_smoothing:
         uniform = -ops.sum(weighted, 1) / logits.shape[1]
-        uniform = uniform if counted is None else uniform * kept
         loss = (1 - label_smoothing) * loss + label_smoothing * uniform
-    if counted is not None and reduction == "mean":
-        total = ops.sum(counted)  # nothing counts: nan, as the mean of nothing is
-        return ops.sum(loss) / ops.where(total == 0, float("nan"), total)
     return _reduced("cross_entropy", loss, reduction)
 
 

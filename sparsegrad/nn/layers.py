@@ -53,7 +53,7 @@ class Linear(Module):
     def forward(self, x: Any) -> Any:
         """x (*B, in) -> (*B, out)."""
         check_width("Linear", x, self.in_features)
-        return with_bias(x @ self.weight.T, self.bias)
+        return ops.linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"

@@ -22,7 +22,6 @@ __all__ = [
     "amax",
     "amin",
     "argmax",
-    "cross_entropy",
     "log_softmax",
     "logsumexp",
     "max",
@@ -453,17 +452,17 @@ def log_softmax(x: Any, dim: int = -1, dtype: Any = None) -> Any:
     return out if flat is x else reshape_p(out, shape=())
 
 
-def _check_classes(target: Any, classes: int) -> None:
+def check_classes(op: str, target: Any, classes: int) -> None:
     """IndexError for a class outside [0, classes); on a GPU PatternError, when something next
     waits for it."""
     be = backends.for_array(target)
     if be.xp is not np:
-        be.check_indices("nll_loss: target", target, classes, later=not anomaly.get())
+        be.check_indices(f"{op}: target", target, classes, later=not anomaly.get())
         return
     bad = (target < 0) | (target >= classes)
     if bool(bad.any()):
         at = int(bad.argmax())
-        raise IndexError(f"nll_loss: target[{at}] = {int(target[at])} is outside [0, {classes})")
+        raise IndexError(f"{op}: target[{at}] = {int(target[at])} is outside [0, {classes})")
 
 
 def nll_loss(log_probs: Any, target: Any, reduction: str = "mean") -> Any:
@@ -484,7 +483,7 @@ def nll_loss(log_probs: Any, target: Any, reduction: str = "mean") -> Any:
             f"{target.shape}"
         )
     classes = log_probs.shape[1]
-    _check_classes(target.data, classes)
+    check_classes("nll_loss", target.data, classes)
     index = target.data.astype("int64").reshape(-1, 1)
     loss = -reshape_p(pick_p(log_probs, index=index, axis=1), shape=target.shape)
     if reduction == "none":
@@ -492,13 +491,3 @@ def nll_loss(log_probs: Any, target: Any, reduction: str = "mean") -> Any:
     if reduction not in ("mean", "sum"):
         raise ValueError(f"nll_loss: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     return mean(loss) if reduction == "mean" else sum(loss)
-
-
-def cross_entropy(logits: Any, target: Any, reduction: str = "mean") -> Any:
-    """Cross-entropy of logits (n, C) against integer classes (n,); see `nll_loss`.
-
-    >>> import sparsegrad as sg
-    >>> sg.cross_entropy(sg.tensor([[0.0, 0.0]]), sg.tensor([1]))
-    tensor(0.6931472)
-    """
-    return nll_loss(log_softmax(logits, 1), target, reduction)

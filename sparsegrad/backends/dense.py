@@ -1,0 +1,128 @@
+"""What layers of dense networks do over and over, each a method that needs one pass.
+
+Part of the contract; pure array code here. Arrays are rows: (n, C), (n, d). 16-bit floats are
+computed in float32, and results may come out in float32: ops round them once.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.dtypes import accumulator
+
+__all__ = ["Dense"]
+
+Array = Any
+
+
+class Dense:
+    """Fused methods for dense layers, and their gradients."""
+
+    xp: ModuleType = np
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """Matrix product; see `Backend`."""
+        raise NotImplementedError
+
+    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """x (n, k) @ weight (m, k).T + bias (m,) -> (n, m); the bias is added in place."""
+        out = self.matmul(x, weight.T)
+        if bias is not None:
+            out += bias
+        return out
+
+    # ---- cross entropy -------------------------------------------------------------------------
+    def cross_entropy(
+        self, x: Array, classes: Array, weight: Array | None, smoothing: float
+    ) -> tuple[Array, Array]:
+        """Losses (n,) of logits x (n, C), and log(sum(exp(x))) of each row (n,).
+
+        classes (n,): int64, negative for a row that is left out: its loss is 0. weight (C,): a
+        factor of each class. The target is 1 - smoothing at the class plus smoothing / C at all.
+        """
+        xp, x = self.xp, _wide(x)
+        if not x.size:
+            return xp.zeros(len(x), x.dtype), xp.zeros(len(x), x.dtype)
+        kept = classes >= 0
+        at = xp.where(kept, classes, 0)
+        top = x.max(axis=1)
+        lse = xp.log(xp.exp(x - top[:, None]).sum(axis=1)) + top
+        loss = lse - x[xp.arange(len(x)), at]
+        if weight is not None:
+            loss = loss * weight[at]
+        if smoothing:
+            if weight is None:
+                spread = x.shape[1] * lse - x.sum(axis=1)
+            else:
+                spread = weight.sum() * lse - x @ weight
+            loss = (1 - smoothing) * loss + smoothing / x.shape[1] * spread
+        return xp.where(kept, loss, 0).astype(x.dtype, copy=False), lse
+
+    def cross_entropy_grad(
+        self,
+        g: Array,
+        x: Array,
+        lse: Array,
+        classes: Array,
+        weight: Array | None,
+        smoothing: float,
+    ) -> Array:
+        """Gradient of `cross_entropy` to x, for g (n,) and what it returned: (n, C)."""
+        xp, g, x = self.xp, _wide(g), _wide(x)
+        if not x.size:
+            return xp.zeros_like(x)
+        kept, every = classes >= 0, x.shape[1]
+        at = xp.where(kept, classes, 0)
+        share = (1 - smoothing) * (xp.ones(len(x), x.dtype) if weight is None else weight[at])
+        total = every if weight is None else weight.sum()
+        scale = xp.where(kept, g, 0)
+        rows = (scale * (share + smoothing * total / every)).astype(x.dtype, copy=False)
+        out = xp.exp(x - lse[:, None]) * rows[:, None]
+        if smoothing:
+            each = smoothing / every * (1 if weight is None else weight)
+            out -= (scale[:, None] * each).astype(x.dtype, copy=False)
+        out[xp.arange(len(x)), at] -= scale * share
+        return out
+
+    # ---- layer normalisation -------------------------------------------------------------------
+    def layer_norm(
+        self, x: Array, weight: Array | None, bias: Array | None, eps: float
+    ) -> tuple[Array, Array, Array]:
+        """(x - mean) * scale * weight + bias by rows of x (n, d), with scale =
+        1 / sqrt(variance + eps), and the means and scales (n,). weight and bias are (d,)."""
+        x = _wide(x)
+        mean = x.mean(axis=1) if x.shape[1] else self.xp.zeros(len(x), x.dtype)
+        out = x - mean[:, None]
+        total = (out * out).sum(axis=1)
+        scale = 1 / self.xp.sqrt(total / max(1, x.shape[1]) + eps)
+        out *= scale[:, None]
+        if weight is not None:
+            out *= weight
+        if bias is not None:
+            out += bias
+        return out, mean, scale
+
+    def layer_norm_grad(
+        self, g: Array, x: Array, weight: Array | None, mean: Array, scale: Array
+    ) -> Array:
+        """Gradient of `layer_norm` to x for g (n, d) and what it returned: (n, d)."""
+        g, x = _wide(g), _wide(x)
+        if not x.size:
+            return self.xp.zeros_like(x)
+        normal = (x - mean[:, None]) * scale[:, None]
+        h = g if weight is None else g * weight
+        out = h - h.mean(axis=1)[:, None]
+        out -= normal * (h * normal).mean(axis=1)[:, None]
+        out *= scale[:, None]
+        return out
+
+    def layer_norm_weight_grad(self, g: Array, x: Array, mean: Array, scale: Array) -> Array:
+        """Gradient of `layer_norm` to weight: the sum over rows of g times the normal x, (d,)."""
+        return (_wide(g) * ((_wide(x) - mean[:, None]) * scale[:, None])).sum(axis=0)
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(accumulator(x.dtype), copy=False)

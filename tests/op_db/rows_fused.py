@@ -1,0 +1,139 @@
+# ruff: noqa: E501  (a row is read as a row)
+"""Rows of layers of dense networks: linear, cross entropy, layer normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import sparsegrad as sg
+from op_db.case import Draw, OpCase
+from op_db.samples import *  # noqa: F403
+from sparsegrad import backends
+from sparsegrad.backends.quiet import quiet
+from sparsegrad.ops import fused as F
+
+
+def linears(d: Draw) -> Any:
+    for n, k, m in ((5, 3, 4), (1, 1, 1), (0, 3, 2), (4, 0, 2), (4, 3, 0)):
+        yield (d.dense(n, k), d.dense(m, k), d.dense(m)), {}
+    yield (d.dense(5, 3), d.dense(4, 3)), {}
+    yield (d.dense(3), d.dense(4, 3), d.dense(4)), {}
+    yield (d.dense(2, 5, 3), d.dense(4, 3), d.dense(4)), {}
+
+
+def ref_linear(x: Any, weight: Any, bias: Any = 0) -> Any:
+    return x @ weight.T + bias
+
+
+# ---- cross entropy: classes, factors of classes and smoothing do not vary ------------------------
+CLASSES = np.array([2, -1, 0, 1, 2, 0])
+FACTORS = np.array([0.5, 2.0, 0.0])
+TARGETS = {
+    "": {"classes": CLASSES, "weight": None, "smoothing": 0.0},
+    "weight": {"classes": CLASSES, "weight": FACTORS, "smoothing": 0.0},
+    "smoothing": {"classes": CLASSES, "weight": None, "smoothing": 0.2},
+    "both": {"classes": CLASSES, "weight": FACTORS, "smoothing": 0.2},
+}
+
+
+def target(classes: Any, weight: Any, smoothing: float) -> Any:
+    """Distributions (n, C), scaled by the factors; 0 for rows that are left out."""
+    t = (classes[:, None] == np.arange(3)) * (1 - smoothing) + smoothing / 3
+    return t * (1 if weight is None else weight) * (classes[:, None] >= 0)
+
+
+def held(x: Any, static: dict[str, Any]) -> dict[str, Any]:
+    """Static arguments on the device and in the dtype of x."""
+    weight = static["weight"]
+    made = None if weight is None else sg.tensor(weight, dtype=x.dtype, device=x.device).data
+    return {**static, "classes": sg.tensor(CLASSES, device=x.device).data, "weight": made}
+
+
+def losses(static: dict[str, Any]) -> Any:
+    return lambda x: F.cross_entropy_p(x, **held(x, static))
+
+
+def ref_losses(static: dict[str, Any]) -> Any:
+    def ref(x: Any) -> Any:
+        lse = np.log(np.exp(x).sum(1, keepdims=True))
+        return (target(**static) * (lse - x)).sum(1)
+
+    return ref
+
+
+def slopes(static: dict[str, Any]) -> Any:
+    def op(dy: Any, x: Any) -> Any:
+        lse = sg.logsumexp(sg.cast(x.detach(), sg.float32 if x.dtype.itemsize < 8 else x.dtype), 1)
+        return F.cross_entropy_grad_p(dy, x, lse=lse.data, **held(x, static))
+
+    return op
+
+
+def ref_slopes(static: dict[str, Any]) -> Any:
+    def ref(dy: Any, x: Any) -> Any:
+        t, p = target(**static), np.exp(x) / np.exp(x).sum(1, keepdims=True)
+        return dy[:, None] * (t.sum(1, keepdims=True) * p - t)
+
+    return ref
+
+
+# ---- layer normalisation -------------------------------------------------------------------------
+EPS = 0.1
+
+
+def norms(*sizes: tuple[int, ...]) -> Any:
+    def make(d: Draw) -> Any:
+        for n, width in ((4, 5), (1, 2), (3, 1), (0, 3), (3, 0)):
+            yield tuple(d.dense(*(n if s == "n" else width for s in size)) for size in sizes), {}
+
+    return make
+
+
+def ref_normal(x: Any) -> Any:
+    if not x.size:
+        return x
+    return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPS)
+
+
+def ref_norm(x: Any, weight: Any = 1, bias: Any = 0) -> Any:
+    return ref_normal(x) * weight + bias
+
+
+def ref_norm_grad(dy: Any, x: Any, weight: Any = 1) -> Any:
+    if not x.size:
+        return x
+    h, normal = dy * weight, ref_normal(x)
+    inner = h - h.mean(1, keepdims=True) - normal * (h * normal).mean(1, keepdims=True)
+    return inner / np.sqrt(x.var(1, keepdims=True) + EPS)
+
+
+def stats(x: Any) -> dict[str, Any]:
+    """What layer_norm returns beside its result."""
+    with quiet():
+        _, mean, scale = backends.for_array(x.data).layer_norm(x.data, None, None, EPS)
+    return {"mean": mean, "scale": scale, "eps": EPS}
+
+
+ROWS = [
+    OpCase("linear", sg.linear, ref_linear, linears, "linear_p", errors=(
+        (lambda: sg.linear(sg.ones(2, 3), sg.ones(4, 2)), sg.ShapeError, r"linear: expected .*\(2, 3\), \(4, 2\)"),
+        (lambda: sg.linear(sg.ones(2, 3), sg.ones(4, 3), sg.ones(3)), sg.ShapeError, r"and \(3,\)"))),
+    *(OpCase(f"cross_entropy[{name or 'classes'}]", losses(static), ref_losses(static),
+             lambda d: iter([((d.dense(6, 3),), {})]), "cross_entropy_p") for name, static in TARGETS.items()),
+    *(OpCase(f"cross_entropy_grad[{name or 'classes'}]", slopes(static), ref_slopes(static),
+             lambda d: iter([((d.dense(6), d.dense(6, 3)), {})]), "cross_entropy_grad_p") for name, static in TARGETS.items()),
+    OpCase("layer_norm", lambda *a: sg.layer_norm(a[0], a[0].shape[1:], *a[1:], eps=EPS), ref_norm,
+           lambda d: (s for sizes in (("nd", "d", "d"), ("nd", "d"), ("nd",)) for s in norms(*sizes)(d)), "layer_norm_p", errors=(
+        (lambda: sg.layer_norm(sg.ones(2, 3), 2), sg.ShapeError, r"layer_norm: expected x \(\.\.\., \(2,\)\), got shape \(2, 3\)"),
+        (lambda: sg.layer_norm(sg.ones(2, 3), 3, sg.ones(2)), sg.ShapeError, r"expected weight \(3,\), got shape \(2,\)"),
+        (lambda: sg.layer_norm(sg.ones(2, 3).to_sparse(), 3), TypeError, "layer_norm: x must be dense"))),
+    OpCase("layer_norm[dims]", lambda x, w, b: sg.layer_norm(x, (2, 3), w, b, EPS),
+           lambda x, w, b: ref_norm(x.reshape(4, 6), w.reshape(6), b.reshape(6)).reshape(x.shape),
+           lambda d: iter([((d.dense(4, 2, 3), d.dense(2, 3), d.dense(2, 3)), {})])),
+    OpCase("layer_norm_grad", lambda dy, x, *w: F.layer_norm_grad_p(dy, x, *w, **stats(x)), ref_norm_grad,
+           lambda d: (s for sizes in (("nd", "nd", "d"), ("nd", "nd")) for s in norms(*sizes)(d)), "layer_norm_grad_p"),
+    OpCase("layer_norm_weight_grad", lambda dy, x: F.layer_norm_weight_grad_p(dy, x, **stats(x)),
+           lambda dy, x: (dy * ref_normal(x)).sum(0), norms("nd", "nd"), "layer_norm_weight_grad_p"),
+]  # fmt: skip

@@ -482,3 +482,30 @@ def test_graphchallenge_1024():
     found = infer_graphchallenge(network)
     assert found.model.tolist() == network.categories.tolist() and len(found.model) == 19
     assert found.history[-1]["nnz"] == 19456
+
+
+# --- every recipe with a loop ------------------------------------------------------------------
+
+LOOPS = {
+    "lightgcn": (train_lightgcn, {"dim": 4, "negatives": 16, "batch": 256}),
+    "mf": (train_mf, {"dim": 4, "batch": 128}),
+    "sparse-mlp": (train_sparse_mlp, {"hidden": 8, "density": 0.3}),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_run_that_is_resumed_gives_the_same_bits(name, choices, tmp_path):
+    train, options = LOOPS[name]
+    data = sg.data.bag_of_words(n=120, n_features=30) if name == "sparse-mlp" else choices
+    whole = train(data, epochs=4, **options)
+    file = tmp_path / "run.safetensors"
+    train(data, epochs=2, checkpoint=file, **options)
+    sg.manual_seed(99)
+    found = train(data, epochs=4, checkpoint=file, resume=True, **options)
+    assert found.history == whole.history and found.test == whole.test
+    for name, tensor in whole.model.state_dict().items():
+        other = found.model.state_dict()[name]
+        if isinstance(tensor, sg.SparseTensor):
+            assert other.pattern.same_as(tensor.pattern)
+            tensor, other = tensor.values, other.values
+        np.testing.assert_array_equal(other.detach().numpy(), tensor.detach().numpy())

@@ -25,10 +25,11 @@ from sparsegrad.data.graphchallenge import (
 from sparsegrad.data.graphs import amazon, coauthor, heterophilous, read_graph
 from sparsegrad.data.interactions import Interactions, bipartite, hold_out, interactions_sbm
 from sparsegrad.data.libsvm import Labelled, read_libsvm
-from sparsegrad.data.loader import DataLoader, TensorDataset, collate
+from sparsegrad.data.loader import DataLoader
 from sparsegrad.data.negatives import NegativeSampler
 from sparsegrad.data.planetoid import planetoid
 from sparsegrad.data.ratings import Ratings, movielens, rated, read_ratings
+from sparsegrad.data.samples import TensorDataset, collate
 from sparsegrad.data.sbm import sbm
 from sparsegrad.data.splits import k_fold, per_class_split, random_split
 from sparsegrad.data.workers import WorkerError

@@ -116,8 +116,7 @@ def train_mf(
     keep = {"batches": batches}
     with sg.densify(budget=0, on_exceed="raise"):
         found = fit(
-            *(model, optimizer, update, validate),
-            **{"epochs": epochs, "stopping": stopping, "keep": keep, **loop},
+            model, optimizer, update, validate, epochs=epochs, stopping=stopping, keep=keep, **loop
         )
         test = judge(data.train, data.test)
     return TrainingResult(

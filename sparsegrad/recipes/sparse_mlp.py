@@ -85,6 +85,9 @@ def train_sparse_mlp(
     batches = sg.data.DataLoader(rows, batch, shuffle=True)
 
     def update() -> dict[str, float]:
+        if optimizer.state:  # not before the first epoch; and never after what is validated
+            for weight in sparse:
+                regrow(weight, share, optimizer)
         model.train()
         total = 0.0
         for part, labels in batches:
@@ -103,17 +106,11 @@ def train_sparse_mlp(
             loss = sg.cross_entropy(logits, y[val]).item()
         return {"val_loss": loss, "val_accuracy": hits.sum().item() / len(val)}
 
-    def update_and_move() -> dict[str, float]:
-        if optimizer.state:  # before the epoch, so that the validated weights are whole ones
-            for weight in sparse:
-                regrow(weight, share, optimizer)
-        return update()
-
     stopping = EarlyStopping("max val_accuracy", "min val_loss", patience=patience)
+    keep = {"batches": batches}
     with sg.densify(budget=0, on_exceed="raise"):
         found = fit(
-            *(model, optimizer, update_and_move, validate),
-            **{"epochs": epochs, "stopping": stopping, "keep": {"batches": batches}, **loop},
+            model, optimizer, update, validate, epochs=epochs, stopping=stopping, keep=keep, **loop
         )
         with sg.no_grad():
             guess = kinds[sg.argmax(model(test_x), 1).numpy()]

@@ -1,4 +1,4 @@
-// SpMM, sparse @ dense: out[i, h, :] = sum (or max, or min) over the entries e of row i of
+// SpMM, sparse @ dense: out[i, h, :] = sum (mean, max or min) over the entries e of row i of
 //                                      values[e, h] * x[col[e], h, :]
 //
 // Mapping   An item is one row (of up to `longest` entries) or one part of a longer row; a work
@@ -56,7 +56,7 @@ sg_spmm(const I* __restrict__ indptr, const I* __restrict__ col,
         const I* __restrict__ positions_or_null, const T* __restrict__ values, int value_step,
         const T* __restrict__ x, int heads, int k, const I* __restrict__ part_begin_or_null,
         const I* __restrict__ part_end_or_null, int parts, long long rows, int longest, int columns,
-        int lanes, T* __restrict__ out, SG_ACC(T)* __restrict__ partial_or_null) {
+        int lanes, int mean, T* __restrict__ out, SG_ACC(T)* __restrict__ partial_or_null) {
   typedef SG_ACC(T) A;
   const int lane = threadIdx.x & 31, sub = lane & (lanes - 1), stride = sub / columns;
   const int strides = lanes / columns, width = heads * k, per_tile = columns * V;
@@ -94,9 +94,10 @@ sg_spmm(const I* __restrict__ indptr, const I* __restrict__ col,
 
     if (!work.live || stride > 0) continue;  // no collectives below
     if (work.item >= parts) {
+      const A count = A(mean ? max(work.count, 1) : 1);
       T narrow[V];
       #pragma unroll
-      for (int v = 0; v < V; ++v) narrow[v] = SgNarrow<T>::from(sum[v]);
+      for (int v = 0; v < V; ++v) narrow[v] = SgNarrow<T>::from(sum[v] / count);
       sg_store(out + (work.item - parts) * width + work.f, narrow);
     } else {
       #pragma unroll
@@ -109,9 +110,9 @@ sg_spmm(const I* __restrict__ indptr, const I* __restrict__ col,
 // strides along its parts, which are slot[r] to slot[r + 1].
 template <typename T, typename I>
 __global__ void __launch_bounds__(256, SG_HALF)
-sg_spmm_join(const SG_ACC(T)* __restrict__ partial, const I* __restrict__ long_row,
-             const I* __restrict__ slot, int long_rows, int width, int columns,
-             T* __restrict__ out) {
+sg_spmm_join(const SG_ACC(T)* __restrict__ partial, const I* __restrict__ indptr,
+             const I* __restrict__ long_row, const I* __restrict__ slot, int long_rows, int width,
+             int columns, int mean, T* __restrict__ out) {
   typedef SG_ACC(T) A;
   const int lane = threadIdx.x & 31, blocks = (width + columns - 1) / columns;
   const int stride = lane / columns;
@@ -125,7 +126,11 @@ sg_spmm_join(const SG_ACC(T)* __restrict__ partial, const I* __restrict__ long_r
       for (long long p = slot[r] + stride; p < slot[r + 1]; p += 32 / columns)
         sum += partial[p * width + f];
     for (int o = columns; o < 32; o <<= 1) sum += __shfl_xor_sync(SG_ALL_LANES, sum, o);
-    if (f < width && stride == 0) out[(long long)long_row[r] * width + f] = SgNarrow<T>::from(sum);
+    if (f < width && stride == 0) {
+      const long long row = long_row[r];
+      const A count = A(mean ? indptr[row + 1] - indptr[row] : 1);
+      out[row * width + f] = SgNarrow<T>::from(sum / count);
+    }
   }
 }
 

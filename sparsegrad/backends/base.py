@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from sparsegrad.backends import joins, krylov, solvers
-from sparsegrad.backends.dense import Dense
 from sparsegrad.backends.philox import Draws
 from sparsegrad.backends.steps import Steps
 from sparsegrad.dtypes import accumulator, kind
@@ -29,9 +28,9 @@ Array = Any  # numpy.ndarray, or cupy.ndarray with the same API
 _CHUNK = 1 << 20
 
 
-class Backend(Dense, Steps, Draws):
+class Backend(Steps, Draws):
     """Array methods that NumPy's API lacks; pure-`xp` reference. Those of optimizers: `Steps`;
-    of random numbers: `Draws`; of dense layers: `Dense`.
+    of random numbers: `Draws`.
 
     Sizes: a pattern is (m, n) with nnz entries, H stands for any number of head dimensions,
     D for trailing dense ones.
@@ -227,6 +226,20 @@ class Backend(Dense, Steps, Draws):
             scaled = values[part, ..., None].astype(out.dtype, copy=False) * x[col[part]]
             self.scatter_add(out, row[part], scaled)
         return out.astype(x.dtype, copy=False)
+
+    def spmm_mean(self, pattern: Any, values: Array, x: Array) -> Array:
+        """Like `spmm`, divided by the number of entries of each row; 0 in an empty row."""
+        wide = accumulator(x.dtype)  # a sum may overflow float16 where its mean does not
+        total = self.spmm(pattern, values.astype(wide, copy=False), x.astype(wide, copy=False))
+        count = self.entries_of_rows(pattern, x.ndim).astype(wide)
+        return (total / count).astype(x.dtype, copy=False)
+
+    def entries_of_rows(self, pattern: Any, ndim: int) -> Array:
+        """How many entries each row has, at least 1, in as many dimensions: (m, 1, ...)."""
+        count = pattern.cached(
+            "entries_of_rows", lambda: self.xp.maximum(self.xp.diff(pattern.rows()[0]), 1)
+        )
+        return count.reshape(-1, *(1,) * (ndim - 1))
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
         """Entries of x @ y.T on the pattern: x (m, *H, k), y (n, *H, k) -> (nnz, *H)."""

@@ -202,6 +202,11 @@ class Cuda(Backend):
             return spmm.spmm(rows, values, x)
         return cusparse.spmm(pattern, rows, cupy.ascontiguousarray(values, dtype=x.dtype), x)
 
+    def spmm_mean(self, pattern: Any, values: Array, x: Array) -> Array:
+        if kind(x.dtype) != "f":
+            return super().spmm_mean(pattern, values, x)
+        return spmm.spmm(spmm.rows_of(pattern), values, x, mean=True)
+
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
         if kind(x.dtype) != "f":
             return super().sddmm(pattern, x, y)

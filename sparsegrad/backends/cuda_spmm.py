@@ -69,7 +69,9 @@ def broadcast_value(values: Array) -> bool:
     return len(values) > 1 and values.strides[0] == 0
 
 
-def spmm(rows: Rows, values: Array, x: Array, *, dtype: str | None = None) -> Array:
+def spmm(
+    rows: Rows, values: Array, x: Array, *, mean: bool = False, dtype: str | None = None
+) -> Array:
     """values (nnz, *H), x (n, *H, k) -> (m, *H, k), the same bits every time.
 
     `dtype="bfloat16"` says that uint16 arrays hold bfloat16.
@@ -85,6 +87,7 @@ def spmm(rows: Rows, values: Array, x: Array, *, dtype: str | None = None) -> Ar
         kernel("spmm", "sg_spmm", *call.types, str(call.load)),
         call.threads,
         **call.arguments,
+        mean=mean,
         out=out,
         partial_or_null=partial,
     )
@@ -94,6 +97,8 @@ def spmm(rows: Rows, values: Array, x: Array, *, dtype: str | None = None) -> Ar
             call.join_threads,
             **call.join_arguments,
             partial=partial,
+            indptr=rows.indptr,
+            mean=mean,
             out=out,
         )
     return out

@@ -26,7 +26,7 @@ from sparsegrad.ops.shape import (
 from sparsegrad.ops.sparse_index import index_select
 from sparsegrad.ops.sparse_product import spgemm
 from sparsegrad.ops.sparse_structure import coalesce
-from sparsegrad.ops.spmm_reduce import spmm_extreme_p, spmm_mean
+from sparsegrad.ops.spmm_reduce import shared_by_rows, spmm_extreme_p, spmm_mean_p
 from sparsegrad.structure import plan_product
 from sparsegrad.structure.pattern import Pattern
 
@@ -52,6 +52,11 @@ spmm_p.defvjp(
 sddmm_p.defvjp(
     x=lambda g, y, pattern: spmm_p(g, y, pattern=pattern),
     y=lambda g, x, pattern: spmm_p(g, x, pattern=pattern.T),
+)
+
+spmm_mean_p.defvjp(
+    values=lambda g, x, pattern: sddmm_p(shared_by_rows(g, pattern), x, pattern=pattern),
+    x=lambda g, values, pattern: spmm_p(values, shared_by_rows(g, pattern), pattern=pattern.T),
 )
 
 
@@ -117,7 +122,7 @@ def _reduced(values: Any, x: Any, pattern: Any, reduce: str) -> Any:
     if reduce == "sum":
         return spmm_p(values, x, pattern=pattern)
     if reduce == "mean":
-        return spmm_mean(values, x, pattern)
+        return spmm_mean_p(values, x, pattern=pattern)
     return spmm_extreme_p(values, x, pattern=pattern, least=reduce == "min")
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sparsegrad.dtypes import accumulator, get_default_dtype, kind, result_type
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.ops.elementwise import cast_p
 from sparsegrad.ops.index import put_rows_p, take_p
 from sparsegrad.ops.shape import reshape_p
 
@@ -66,19 +64,16 @@ def _extreme_rule(
 spmm_extreme_p.defvjp(("values", "x"), _extreme_rule)
 
 
-def spmm_mean(values: Any, x: Any, pattern: Any) -> Any:
-    """Mean of values[e] * x[col(e)] over the entries of each row of a coalesced pattern; 0 in an
-    empty row."""
-    from sparsegrad.ops.sparse_matmul import spmm_p
+@primitive(promote="float")
+def spmm_mean_p(be: Any, values: Any, x: Any, *, pattern: Any) -> Any:
+    """Mean of values[e] * x[col(e)] over the entries of each row of a coalesced pattern, 0 in an
+    empty row: values (nnz, *H), x (n, *H, k) -> (m, *H, k)."""
+    return be.spmm_mean(pattern, values, x)
+
+
+def shared_by_rows(g: Any, pattern: Any) -> Any:
+    """What each entry of a row gets of the row's gradient."""
     from sparsegrad.tensor import Tensor
 
-    xp = pattern.core.backend.xp
-    count = xp.maximum(xp.diff(pattern.rows()[0]), 1).reshape(-1, *(1,) * (x.ndim - 1))
-    dtype = result_type(values, x)
-    if kind(dtype) not in "fc":  # sums of small integers would overflow
-        dtype = get_default_dtype()
-    # A half-precision sum may overflow where its mean does not.
-    wide = accumulator(dtype)
-    values, x = (t if t.dtype == wide else cast_p(t, dtype=wide) for t in (values, x))
-    out = spmm_p(values, x, pattern=pattern) / Tensor(count.astype(wide))
-    return out if dtype == wide else cast_p(out, dtype=dtype)
+    count = pattern.core.backend.entries_of_rows(pattern, g.ndim)
+    return g * Tensor((1 / count).astype(g.dtype))  # a count may not fit float16

@@ -62,18 +62,24 @@ def problem(cp, *, lengths="random", k=8, heads=(), dtype="float32", index="int3
     return (spmm.rows_of(given), there, flat.reshape(x.shape)), given, terms
 
 
-def check_sum(cp, longest=16, dtype="float32", **options):
+def check_sum(cp, longest=16, dtype="float32", mean=False, **options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spmm, "LONGEST", longest)
         on_device, given, terms = problem(cp, dtype=dtype, **options)
-        got = spmm.spmm(*on_device, dtype=dtype).get()
+        got = spmm.spmm(*on_device, mean=mean, dtype=dtype).get()
     wanted, scale = (np.zeros(got.shape) for _ in range(2))
     row = np.repeat(np.arange(len(got)), np.diff(given.indptr))
     np.add.at(wanted, row, terms)
     np.add.at(scale, row, np.abs(terms))
     assert got.shape == wanted.shape
-    close(got, wanted, scale, dtype)
+    count = np.maximum(np.diff(given.indptr), 1) if mean else np.ones(len(got))
+    count = count.reshape(-1, *(1,) * (got.ndim - 1))
+    close(got, wanted / count, scale / count, dtype)
     return got
+
+
+def check_mean(cp, **options):
+    return check_sum(cp, mean=True, **options)
 
 
 def check_extreme(cp, longest=16, dtype="float32", least=False, **options):
@@ -100,17 +106,18 @@ def check_extreme(cp, longest=16, dtype="float32", least=False, **options):
     return got
 
 
-BOTH = pytest.mark.parametrize("check", [check_sum, check_extreme], ids=["sum", "extreme"])
+CHECKS = {"sum": check_sum, "mean": check_mean, "extreme": check_extreme}
+EVERY = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@BOTH
+@EVERY
 def test_widths(cp, check, dtype):
     for k in (1, 2, 3, 4, 6, 8, 12, 16, 33, 64, 128, 136):
         check(cp, k=k, dtype=dtype, lengths="long")
 
 
-@BOTH
+@EVERY
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("index", INDEX)
 def test_lengths(cp, check, lengths, index):
@@ -119,28 +126,28 @@ def test_lengths(cp, check, lengths, index):
         check(cp, lengths=lengths, k=k, index=index, longest=256, moved=True)
 
 
-@BOTH
+@EVERY
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("heads", "k"), [((1,), 8), ((4,), 8), ((8,), 7), ((3,), 1), ((2, 3), 16)])
 def test_heads(cp, check, heads, k, dtype):
     check(cp, heads=heads, k=k, dtype=dtype, lengths="long", moved=True)
 
 
-@BOTH
+@EVERY
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_unaligned_x(cp, check, dtype):
     for shift in (1, 2, 4):
         check(cp, k=16, shift=shift, dtype=dtype)
 
 
-@BOTH
+@EVERY
 def test_one_value_for_all_entries(cp, check):
     for heads in ((), (4,)):
         check(cp, one=True, heads=heads, lengths="long")
         check(cp, one=True, heads=heads, lengths="long", moved=True)
 
 
-@BOTH
+@EVERY
 def test_degenerate(cp, check):
     check(cp, k=0)
     check(cp, heads=(0,), k=4)
@@ -163,7 +170,7 @@ def drawn_from(rng, few, dtype, shape):
     return store(few[rng.integers(0, few.size, shape)], dtype)
 
 
-@BOTH
+@EVERY
 def test_schedules(cp, seed, check):
     for k in (1, 40):
         check(cp, k=k, lengths="long", moved=True)

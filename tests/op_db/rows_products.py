@@ -271,7 +271,7 @@ REDUCTIONS = {"mean": np.mean, "max": np.max, "min": np.min}
 ROWS = [
     *(
         OpCase(f"spmm[{name}]", lambda a, x, name=name: sg.spmm(a, x, reduce=name), ref_reduced(fn),
-               reducible, None if name == "mean" else "spmm_extreme_p", FORMATS, raw=True,
+               reducible, "spmm_mean_p" if name == "mean" else "spmm_extreme_p", FORMATS, raw=True,
                bilinear=name == "mean", huge=lambda d: ((d.huge(), d.away(10**6, 1)), {}), errors=(
             (lambda: sg.spmm(eye(), sg.ones(2, 1), reduce="prod"), ValueError, "spmm: reduce must be .* got 'prod'"),
             (lambda: sg.spmm(eye(), eye(), reduce="max"), TypeError, "spmm: reduce='max' needs a dense x"),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad.backends import joins, krylov, solvers
+from sparsegrad.backends.dense import Dense
 from sparsegrad.backends.philox import Draws
 from sparsegrad.backends.steps import Steps
 from sparsegrad.dtypes import accumulator, kind
@@ -28,9 +29,9 @@ Array = Any  # numpy.ndarray, or cupy.ndarray with the same API
 _CHUNK = 1 << 20
 
 
-class Backend(Steps, Draws):
+class Backend(Dense, Steps, Draws):
     """Array methods that NumPy's API lacks; pure-`xp` reference. Those of optimizers: `Steps`;
-    of random numbers: `Draws`.
+    of random numbers: `Draws`; of dense layers: `Dense`.
 
     Sizes: a pattern is (m, n) with nnz entries, H stands for any number of head dimensions,
     D for trailing dense ones.

@@ -71,6 +71,7 @@ from sparsegrad.ops.pooling import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
 from sparsegrad.ops.scan import *  # noqa: F403
+from sparsegrad.ops.scatter_runs import *  # noqa: F403
 from sparsegrad.ops.scattering import *  # noqa: F403
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403

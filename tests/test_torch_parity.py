@@ -136,6 +136,14 @@ CASES += [
 ]  # fmt: skip
 
 
+AT = np.array([[0, 2, 2], [1, 0, 2]])
+CASES += [
+    *(of(f"t.scatter_reduce(x, 1, t.tensor({AT.tolist()}), y, '{how}', include_self={own})", *draw((3, 4), (2, 3))) for how in ("sum", "prod", "mean", "amax", "amin") for own in (True, False)),
+    *(of(f"t.scatter_reduce(x, 1, t.tensor({AT.tolist()}), y, '{how}')", INTS[None] * [[2], [5]], INTS[None, :3] * [[1], [-3]]) for how in ("sum", "prod", "mean", "amax", "amin")),
+    of("t.index_reduce(x, 0, t.tensor([2, 0, 2]), y, 'prod')", *draw((3, 4), (3, 4))), of("t.scatter(x.detach(), 1, t.tensor([[0, 0]]), 3.0, reduce='multiply')", KINKS[None, :3]),
+]  # fmt: skip
+
+
 def run(case: str, arrays: tuple[np.ndarray, ...], ours: bool) -> tuple[list[Any], list[Any]]:
     make = sg.tensor if ours else torch.tensor
     inputs = [make(a, requires_grad=a.dtype.kind == "f") for a in arrays]

@@ -39,7 +39,7 @@ def _grid(xp: Any, index: Any, axis: int) -> tuple[Any, ...]:
     )
 
 
-def _flat(xp: Any, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
+def flat_positions(xp: Any, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
     """The positions that `index` means along one axis, in a row-major array of `shape`."""
     flat = xp.zeros(index.shape, dtype="int64")
     stride = 1
@@ -61,7 +61,7 @@ def gather_p(xp: Any, x: Any, *, index: Any, axis: int, sparse: bool = False) ->
 def put_along_p(be: Any, x: Any, *, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
     """The transpose of `gather_p`: zeros of `shape` with x added; the same place adds up."""
     out = be.xp.zeros(shape, x.dtype)
-    be.scatter_add(out.reshape(-1), _flat(be.xp, index, axis, shape), x.reshape(-1))
+    be.scatter_add(out.reshape(-1), flat_positions(be.xp, index, axis, shape), x.reshape(-1))
     return out
 
 
@@ -100,7 +100,7 @@ def _index(op: str, x: Any, index: Any, size: int) -> Any:
     return ids
 
 
-def _along(op: str, x: Any, dim: int, index: Any) -> tuple[int, Any]:
+def along(op: str, x: Any, dim: int, index: Any) -> tuple[int, Any]:
     """The axis, and an index whose other sizes do not exceed those of x."""
     axis = _axis(op, dim, x.ndim)
     ids = _index(op, x, index, x.shape[axis])
@@ -115,7 +115,13 @@ def _along(op: str, x: Any, dim: int, index: Any) -> tuple[int, Any]:
     return axis, ids
 
 
-def _cut_to(op: str, src: Any, shape: tuple[int, ...]) -> Any:
+def axis_and_index(op: str, x: Any, dim: int, index: Any) -> tuple[int, Any]:
+    """The axis, and an index (k,) along it."""
+    axis = _axis(op, dim, x.ndim)
+    return axis, _index(op, x, index, x.shape[axis]).reshape(-1)
+
+
+def cut_to(op: str, src: Any, shape: tuple[int, ...]) -> Any:
     """The leading part of `src` of the shape of an index."""
     from sparsegrad.tensor import as_tensor
 
@@ -159,7 +165,7 @@ def gather(x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
                  (0, 0): 1., (1, 1): 1.)
     """
     x = as_argument("gather", x)
-    axis, ids = _along("gather", x, dim, index)
+    axis, ids = along("gather", x, dim, index)
     return gather_p(x, index=ids, axis=axis, sparse=sparse_grad)
 
 
@@ -198,34 +204,48 @@ def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
     tensor([2., 0., 4.])
     """
     x = as_argument("scatter_add", x)
-    axis, ids = _along("scatter_add", x, dim, index)
-    src = cast(_cut_to("scatter_add", src, ids.shape), x.dtype)
+    axis, ids = along("scatter_add", x, dim, index)
+    src = cast(cut_to("scatter_add", src, ids.shape), x.dtype)
     return x + put_along_p(src, index=ids, axis=axis, shape=tuple(x.shape))
 
 
-def scatter(x: Any, dim: int, index: Any, src: Any) -> Any:
+def scatter(x: Any, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Any:
     """`x` with src[i, j, ...] (or a number) at (index[i, j, ...], j, ...) for dim 0, and so on.
 
     Where a place is named twice the last value counts, and it alone gets a gradient; what is
     overwritten in `x` gets none.
+    reduce: "add" or "multiply" instead; more of that: `scatter_reduce`.
 
     >>> import sparsegrad as sg
     >>> sg.scatter(sg.zeros(3), 0, sg.tensor([2, 2]), sg.tensor([5.0, 6.0]))
     tensor([0., 0., 6.])
     """
     x = as_argument("scatter", x)
-    axis, ids = _along("scatter", x, dim, index)
+    axis, ids = along("scatter", x, dim, index)
+    if reduce is not None:
+        return _combined(x, dim, ids, src, reduce)
     if hasattr(src, "shape") or isinstance(src, (list, tuple)):
-        src = _cut_to("scatter", src, ids.shape)
-    return _replaced(x, _flat(backends.for_array(ids).xp, ids, axis, tuple(x.shape)), src)
+        src = cut_to("scatter", src, ids.shape)
+    return _replaced(x, flat_positions(backends.for_array(ids).xp, ids, axis, tuple(x.shape)), src)
+
+
+def _combined(x: Any, dim: int, ids: Any, src: Any, reduce: str) -> Any:
+    from sparsegrad.ops.scatter_runs import scatter_reduce
+    from sparsegrad.tensor import Tensor
+
+    if reduce not in ("add", "multiply"):
+        raise ValueError(f"scatter: reduce must be 'add' or 'multiply', got {reduce!r}")
+    if not hasattr(src, "shape") and not isinstance(src, (list, tuple)):
+        src = Tensor(backends.for_array(ids).xp.full(ids.shape, src, dtype=x.dtype))
+    return scatter_reduce(x, dim, ids, src, "sum" if reduce == "add" else "prod")
 
 
 def _slices(op: str, x: Any, dim: int, index: Any, source: Any) -> tuple[int, Any, Any]:
     """The axis, an index (k,), and slices (k, ...) with that axis first."""
     from sparsegrad.tensor import as_tensor
 
-    axis, source = _axis(op, dim, x.ndim), as_tensor(source)
-    ids = _index(op, x, index, x.shape[axis]).reshape(-1)
+    source = as_tensor(source)
+    axis, ids = axis_and_index(op, x, dim, index)
     expected = (*x.shape[:axis], ids.size, *x.shape[axis + 1 :])
     if tuple(source.shape) != expected:
         raise ShapeError(f"{op}: source must have shape {expected}, got {source.shape}")
@@ -273,8 +293,7 @@ def index_fill(x: Any, dim: int, index: Any, value: Any) -> Any:
     tensor([7., 0., 7.])
     """
     x = as_argument("index_fill", x)
-    axis = _axis("index_fill", dim, x.ndim)
-    ids = _index("index_fill", x, index, x.shape[axis]).reshape(-1)
+    axis, ids = axis_and_index("index_fill", x, dim, index)
     kept = backends.for_array(ids).xp.ones(x.shape[axis], dtype=bool)
     kept[ids] = False
     return where_p(x, _fitting("index_fill", x, value), mask=_on_axis(kept, axis, x.ndim))

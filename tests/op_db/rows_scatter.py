@@ -37,6 +37,19 @@ def ref_scatter(
     return out
 
 
+def ref_reduce_at(
+    x: np.ndarray, axis: int, index: np.ndarray, src: np.ndarray, fn: Any, own: bool
+) -> np.ndarray:
+    runs: dict[Any, list[float]] = {}
+    for at in np.ndindex(index.shape):
+        place = (*at[:axis], index[at], *at[axis + 1 :])
+        runs.setdefault(place, [x[place]] if own else []).append(src[at])
+    out = x.copy()
+    for place, run in runs.items():
+        out[place] = fn(run)
+    return out
+
+
 def ref_index(x: np.ndarray, axis: int, source: np.ndarray, add: bool) -> np.ndarray:
     out, src = np.moveaxis(x.copy(), axis, 0), np.moveaxis(source, axis, 0)
     for e, i in enumerate(DOUBLE):
@@ -87,6 +100,19 @@ ROWS = [
         (lambda op=op: getattr(sg, op)(sg.ones(3, 2), 0, [0], sg.ones(1, 3)), sg.ShapeError, rf"{op}: source must have shape \(1, 2\)"),))
       for op in ("index_add", "index_copy") for axis, sizes in ((0, ((3, 4), (3, 4))), (-1, ((2, 5), (2, 3))))),
     row("index_add[alpha]", lambda x, s: sg.index_add(x, 0, DOUBLE, s, alpha=-2), lambda x, s: ref_index(x, 0, -2 * s, True), of((4,), (3,))),
+    *(OpCase(f"scatter_reduce[{how},{axis},{own}]", lambda x, s, i=i, axis=axis, how=how, own=own: sg.scatter_reduce(x, axis, i, s, how, include_self=own),
+             lambda x, s, i=i, axis=axis, fn=fn, own=own: ref_reduce_at(x, axis, i, s, fn, own), of((3, 4), (3, 4)))
+      for how, fn in (("sum", np.sum), ("prod", np.prod), ("mean", np.mean), ("amax", np.max), ("amin", np.min)) for axis, i in ((0, I1), (1, I2)) for own in (True, False)),
+    OpCase("scatter_reduce[zeros]", lambda x, s: sg.scatter_reduce(x, 0, np.array([[1], [1], [1], [1]]), s, "prod"),
+           lambda x, s: ref_reduce_at(x, 0, np.array([[1], [1], [1], [1]]), s, np.prod, True), lambda d: iter([((d.dense(3, 1), np.array(s)[:, None]), {}) for s in ([0.0, 2, 3, 4], [0.0, 2, 0, 4])]), errors=(
+        (lambda: sg.scatter_reduce(sg.ones(3), 0, [0], sg.ones(1), "max"), ValueError, "scatter_reduce: reduce must be one of"),
+        (lambda: sg.scatter_reduce(sg.ones(3), 0, [0, 1], sg.ones(1), "sum"), sg.ShapeError, "scatter_reduce: src must cover"),
+        (lambda: sg.scatter_reduce(sg.ones(3), 0, [3], sg.ones(1), "sum"), sg.PatternError, "scatter_reduce: index: index 3"),)),
+    OpCase("index_reduce", lambda x, s: sg.index_reduce(x, -1, DOUBLE, s, "prod"),
+           lambda x, s: ref_reduce_at(x, 1, np.broadcast_to(DOUBLE, (2, 3)), s, np.prod, True), of((2, 5), (2, 3)), errors=(
+        (lambda: sg.index_reduce(sg.ones(3), 0, [0], sg.ones(2), "prod"), sg.ShapeError, r"index_reduce: source must have shape \(1,\)"),)),
+    *(OpCase(f"scatter[{how}]", lambda x, s, how=how: sg.scatter(x, 0, I1, s, reduce=how), lambda x, s, fn=fn: ref_reduce_at(x, 0, I1, s, fn, True), of((3, 4), (3, 4)), errors=(
+        (lambda: sg.scatter(sg.ones(3), 0, [0], 1.0, reduce="max"), ValueError, "scatter: reduce must be 'add' or 'multiply', got 'max'"),)) for how, fn in (("add", np.sum), ("multiply", np.prod))),
     OpCase("index_fill", lambda x: sg.index_fill(x, 1, [0, 2], -1), lambda x: assigned(x, (slice(None), [0, 2]), -1), of((2, 4)), errors=(
         (lambda: sg.index_fill(sg.arange(3), 0, [0], 0.5), sg.DtypeError, "index_fill: 0.5 does not fit the dtype int64"),)),
     *(row(f"index_put[{kind}]", lambda x, v, at=at: sg.index_put(x, at, v), lambda x, v, at=at: assigned(x, at, v), of((3, 4), size))

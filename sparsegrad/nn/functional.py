@@ -1,7 +1,8 @@
-"""Losses as functions. `reduction` is "mean", "sum", or "none" for one number a row or element.
+"""Losses as functions, and the ops of `sg` that PyTorch keeps under this name.
 
-Losses of elements (`mse_loss`, `binary_cross_entropy_with_logits`) take sparse tensors too, and
-then mean the stored entries: absent ones neither count nor get a gradient.
+`reduction` is "mean", "sum", or "none" for one number a row or element. Losses of elements
+(`mse_loss`, `l1_loss`, `binary_cross_entropy_with_logits`, ...) take sparse tensors too, and then
+mean the stored entries: absent ones neither count nor get a gradient.
 """
 
 from __future__ import annotations
@@ -12,17 +13,84 @@ from typing import Any
 from sparsegrad import dtypes, ops
 from sparsegrad.autograd.autocast import full_precision
 from sparsegrad.errors import PatternError, ShapeError
+from sparsegrad.ops import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    conv1d,
+    conv2d,
+    conv3d,
+    dropout,
+    elu,
+    embedding,
+    gelu,
+    layer_norm,
+    leaky_relu,
+    linear,
+    log_softmax,
+    logsigmoid,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+    nll_loss,
+    pad,
+    relu,
+    sigmoid,
+    silu,
+    softmax,
+    softplus,
+    tanh,
+)
 from sparsegrad.ops.fused import class_losses
 from sparsegrad.ops.index import put_rows_p, take_p
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor, as_tensor
 
 __all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "bpr_loss",
+    "conv1d",
+    "conv2d",
+    "conv3d",
     "cross_entropy",
+    "dropout",
+    "elu",
+    "embedding",
+    "gelu",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "layer_norm",
+    "leaky_relu",
+    "linear",
+    "log_softmax",
+    "logsigmoid",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
     "mse_loss",
+    "nll_loss",
+    "pad",
+    "relu",
     "sampled_softmax_loss",
+    "sigmoid",
+    "silu",
+    "smooth_l1_loss",
+    "softmax",
+    "softplus",
+    "tanh",
 ]
 
 
@@ -141,6 +209,98 @@ def binary_cross_entropy_with_logits(
     positive = 1 if pos_weight is None else 1 + (as_tensor(pos_weight) - 1) * target
     loss = (1 - target) * x + positive * -ops.logsigmoid(x)
     return _reduced(name, loss if weight is None else loss * weight, reduction)
+
+
+def l1_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
+    """|x - target|, elementwise; arguments and errors as of `mse_loss`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.functional.l1_loss(sg.tensor([1.0, 2.0]), sg.tensor([2.0, 4.0]))
+    tensor(1.5)
+    """
+    x, target = _elements("l1_loss", x, target)
+    return _reduced("l1_loss", ops.abs(x - target), reduction)
+
+
+def huber_loss(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+    """d² / 2 for d = |x - target| up to `delta`, then delta (d - delta / 2), elementwise; arguments
+    and errors as of `mse_loss`, ValueError for delta <= 0.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.functional.huber_loss(sg.tensor([0.5, 3.0]), sg.tensor([0.0, 0.0]), "none")
+    tensor([0.125, 2.5  ])
+    """
+    if not delta > 0:
+        raise ValueError(f"huber_loss: delta must be > 0, got {delta}")
+    x, target = _elements("huber_loss", x, target)
+    return _reduced("huber_loss", _huber(x - target, delta), reduction)
+
+
+def smooth_l1_loss(x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+    """`huber_loss` / beta, which is |x - target| - beta / 2 away from 0; beta = 0 gives `l1_loss`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.functional.smooth_l1_loss(sg.tensor([0.5, 3.0]), sg.tensor([0.0, 0.0]), "none")
+    tensor([0.125, 2.5  ])
+    """
+    if not beta >= 0:
+        raise ValueError(f"smooth_l1_loss: beta must be >= 0, got {beta}")
+    x, target = _elements("smooth_l1_loss", x, target)
+    difference = x - target
+    loss = _huber(difference, beta) / beta if beta else ops.abs(difference)
+    return _reduced("smooth_l1_loss", loss, reduction)
+
+
+def _huber(difference: Tensor, delta: float) -> Tensor:
+    size = ops.abs(difference)
+    inner = ops.clamp(size, max=delta)
+    return inner * (size - inner / 2)
+
+
+def binary_cross_entropy(x: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
+    """-(target log(x) + (1 - target) log(1 - x)), elementwise, for probabilities x; arguments and
+    errors as of `binary_cross_entropy_with_logits`, which is more exact and never saturates.
+
+    Logarithms are at least -100, as in PyTorch; where they are not, the gradient is 0.
+
+    >>> import sparsegrad as sg
+    >>> x, target = sg.tensor([0.5, 0.0]), sg.tensor([1.0, 1.0])
+    >>> sg.nn.functional.binary_cross_entropy(x, target, reduction="sum")
+    tensor(100.693146)
+    """
+    x, target = _elements("binary_cross_entropy", x, target)
+    loss = -(target * _log(x) + (1 - target) * _log(1 - x))
+    loss = loss if weight is None else loss * weight
+    return _reduced("binary_cross_entropy", loss, reduction)
+
+
+def _log(x: Tensor) -> Tensor:
+    """log(x), or -100 where that is less; without inf - inf in the gradient."""
+    positive = x.detach() > 0
+    return ops.where(positive, ops.clamp(ops.log(ops.where(positive, x, 1.0)), -100.0), -100.0)
+
+
+def kl_div(x: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
+    """target (log(target) - x), elementwise: x are log-probabilities, target probabilities, or
+    their logarithms with `log_target`. Arguments and errors as of `mse_loss`.
+
+    reduction: also "batchmean", the sum divided by the number of rows, which is the divergence.
+
+    >>> import sparsegrad as sg
+    >>> p = sg.tensor([[0.5, 0.5]])
+    >>> sg.nn.functional.kl_div(sg.log(sg.tensor([[0.25, 0.75]])), p, "batchmean")
+    tensor(0.14384104)
+    """
+    rows = x.shape[0] if x.ndim else 1
+    x, target = _elements("kl_div", x, target)
+    if log_target:
+        loss = ops.exp(target) * (target - x)
+    else:
+        positive = target.detach() > 0
+        loss = target * (ops.log(ops.where(positive, target, 1.0)) - x)
+    if reduction == "batchmean":
+        return ops.sum(loss) / rows
+    return _reduced("kl_div", loss, reduction)
 
 
 def bpr_loss(positive: Any, negative: Any, reduction: str = "mean") -> Any:

@@ -12,11 +12,17 @@ from sparsegrad.nn.parameter import Parameter
 from sparsegrad.tensor import Tensor, as_tensor
 
 __all__ = [
+    "BCELoss",
     "BCEWithLogitsLoss",
     "BPRLoss",
     "CrossEntropyLoss",
+    "HuberLoss",
+    "KLDivLoss",
+    "L1Loss",
     "MSELoss",
+    "NLLLoss",
     "SampledSoftmaxLoss",
+    "SmoothL1Loss",
 ]
 
 
@@ -106,6 +112,115 @@ class MSELoss(_Loss):
     def forward(self, x: Any, target: Any) -> Any:
         """One shape -> (), or that shape (of stored entries: (nnz, *D)) for reduction "none"."""
         return functional.mse_loss(x, target, self.reduction)
+
+
+class L1Loss(_Loss):
+    """Absolute differences of one shape, dense or at the entries of a SparseTensor; see
+    `functional.l1_loss`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.L1Loss()(sg.zeros(3), sg.tensor([1.0, 2.0, 3.0]))
+    tensor(2.)
+    """
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """One shape -> (), or that shape (of stored entries: (nnz, *D)) for reduction "none"."""
+        return functional.l1_loss(x, target, self.reduction)
+
+
+class SmoothL1Loss(_Loss):
+    """Absolute differences, squared near 0; see `functional.smooth_l1_loss`. ValueError for
+    beta < 0.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.SmoothL1Loss()(sg.zeros(2), sg.tensor([0.5, 3.0]))
+    tensor(1.3125)
+    """
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction)
+        if not beta >= 0:
+            raise ValueError(f"SmoothL1Loss: beta must be >= 0, got {beta}")
+        self.beta = beta
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """One shape -> (), or that shape (of stored entries: (nnz, *D)) for reduction "none"."""
+        return functional.smooth_l1_loss(x, target, self.reduction, self.beta)
+
+
+class HuberLoss(_Loss):
+    """Squares of small differences, absolute values of large ones; see `functional.huber_loss`.
+    ValueError for delta <= 0.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.HuberLoss()(sg.zeros(2), sg.tensor([0.5, 3.0]))
+    tensor(1.3125)
+    """
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction)
+        if not delta > 0:
+            raise ValueError(f"HuberLoss: delta must be > 0, got {delta}")
+        self.delta = delta
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """One shape -> (), or that shape (of stored entries: (nnz, *D)) for reduction "none"."""
+        return functional.huber_loss(x, target, self.reduction, self.delta)
+
+
+class BCELoss(_Loss):
+    """Probabilities against probabilities of one shape; see `functional.binary_cross_entropy`, and
+    `BCEWithLogitsLoss`, which is more exact.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.BCELoss()(sg.full((3,), 0.5), sg.tensor([0.0, 1.0, 1.0]))
+    tensor(0.6931472)
+    """
+
+    def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self._constant("weight", weight)
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """One shape -> (), or that shape (of stored entries: (nnz, *D)) for reduction "none"."""
+        return functional.binary_cross_entropy(x, target, self.weight, self.reduction)
+
+
+class KLDivLoss(_Loss):
+    """Log-probabilities against probabilities of one shape; see `functional.kl_div`.
+
+    >>> import sparsegrad as sg
+    >>> p = sg.tensor([[0.5, 0.5]])
+    >>> sg.nn.KLDivLoss("batchmean")(sg.log(p), p)
+    tensor(0.)
+    """
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__("mean" if reduction == "batchmean" else reduction)
+        self.reduction, self.log_target = reduction, log_target
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """One shape -> (), or that shape (of stored entries: (nnz, *D)) for reduction "none"."""
+        return functional.kl_div(x, target, self.reduction, self.log_target)
+
+
+class NLLLoss(_Loss):
+    """Log-probabilities (n, C) against classes (n,); see `sg.nll_loss`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.NLLLoss()(sg.log_softmax(sg.zeros(3, 2), 1), sg.tensor([0, 1, 1]))
+    tensor(0.6931472)
+    """
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+
+    def forward(self, log_probs: Any, target: Any) -> Any:
+        """log_probs (n, C), target (n,) -> (), or (n,) for reduction "none"."""
+        return functional.nll_loss(log_probs, target, self.reduction)
 
 
 class BPRLoss(_Loss):

@@ -7,6 +7,13 @@ import pytest
 
 import sparsegrad as sg
 from sparsegrad import nn, optim
+from sparsegrad.recipes import (
+    infer_graphchallenge,
+    train_lightgcn,
+    train_logreg,
+    train_mf,
+    train_sparse_mlp,
+)
 
 pytestmark = [
     pytest.mark.device,
@@ -144,3 +151,26 @@ def test_state_follows_the_pattern(device):
         return host(A)
 
     np.testing.assert_allclose(trained(device), trained("cpu"), rtol=1e-5)
+
+
+# --- recipes -----------------------------------------------------------------------------------
+
+CHOICES = sg.data.interactions_sbm(n_users=12, n_items=10, groups=2, degree=6)
+ROWS = sg.data.bag_of_words(n=30, n_features=8, words=3)
+RECIPES = {
+    "lightgcn": lambda **k: train_lightgcn(CHOICES, dim=2, negatives=4, batch=32, epochs=2, **k),
+    "mf": lambda **k: train_mf(CHOICES, dim=2, batch=32, epochs=2, **k),
+    "logreg": lambda **k: train_logreg(ROWS, epochs=3, **k),
+    "sparse-mlp": lambda **k: train_sparse_mlp(ROWS, hidden=4, density=0.5, epochs=2, **k),
+    "graphchallenge": lambda **k: infer_graphchallenge(
+        sg.data.sparse_network(neurons=16, layers=2, fan=4, images=10), **k
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes(device, name):
+    expected, found = RECIPES[name](), RECIPES[name](device=device)
+    for a, b in zip(found.history, expected.history, strict=True):
+        assert a == pytest.approx(b, rel=1e-3, abs=1e-3)
+    assert found.test == pytest.approx(expected.test, abs=0.1)

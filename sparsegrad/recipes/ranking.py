@@ -36,12 +36,12 @@ def ranking(
     {'recall@2': 1.0, 'ndcg@2': 0.630...}
     """
     m, n = truth.shape
-    k = min(k, n)
+    length = min(k, n)
     seen, truth = (A.to("cpu").to("csr") for A in (seen, truth))
     size = np.diff(truth.indptr)
     chosen = np.arange(m) if which is None else np.asarray(which)
     chosen = chosen[size[chosen] > 0]
-    gain = 1 / np.log2(np.arange(2, k + 2))
+    gain = 1 / np.log2(np.arange(2, length + 2))
     ideal = np.concatenate(([0], np.cumsum(gain)))
     true = np.sort(truth.row.astype(np.int64) * n + truth.col)
     recall = ndcg = 0.0
@@ -51,11 +51,11 @@ def ranking(
             scores = users[ids] @ items.T
             old = seen[ids]
             scores[old.row, old.col] = -np.inf
-            best = sg.topk(scores, k, dim=1).indices.numpy()
+            best = sg.topk(scores, length, dim=1).indices.numpy()
             cells = ids[:, None] * n + best
             place = np.minimum(np.searchsorted(true, cells), len(true) - 1)
             hits = true[place] == cells
             recall += float((hits.sum(1) / size[ids]).sum())
-            ndcg += float(((hits @ gain) / ideal[np.minimum(size[ids], k)]).sum())
+            ndcg += float(((hits @ gain) / ideal[np.minimum(size[ids], length)]).sum())
     count = max(1, len(chosen))
     return {f"recall@{k}": recall / count, f"ndcg@{k}": ndcg / count}

@@ -31,17 +31,19 @@ def regrow(weight: sg.SparseTensor, share: float, optimizer: sg.optim.Optimizer)
     """Give the `share` of a weight's entries that are smallest in magnitude other places, at random
     among those without an entry (fewer if there are not so many), where they start at 0; the state
     of the others moves along."""
-    m, n = weight.shape
-    count = min(int(share * weight.nnz), m * n - weight.nnz)
-    taken = weight.row.astype(np.int64) * n + weight.col
+    held = weight.detach().to("cpu")
+    m, n = held.shape
+    count = min(int(share * held.nnz), m * n - held.nnz)
+    taken = held.row.astype(np.int64) * n + held.col
     free = np.zeros(0, np.int64)
     while len(free) < count:
         drawn = sg.randint(m * n, (2 * count + 16,)).numpy()
         free = np.setdiff1d(np.concatenate((free, drawn)), taken)
     grown = np.divmod(free[sg.randperm(len(free)).numpy()[:count]], n)
-    kept = sg.top_k(weight.detach(), weight.nnz - count)
+    kept = sg.top_k(held, held.nnz - count)
     row, col = (np.concatenate(pair) for pair in zip((kept.row, kept.col), grown, strict=True))
-    optimizer.repattern_(weight, sg.coo([row, col], None, (m, n)).to("csr"))
+    pattern = sg.coo([row, col], None, (m, n), device=weight.device).to("csr")
+    optimizer.repattern_(weight, pattern)
 
 
 def train_sparse_mlp(

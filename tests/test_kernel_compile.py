@@ -48,6 +48,8 @@ def test_loads_are_16_bytes_wide():
         ("sddmm", "sg_sddmm<float, int, 4>"),
         ("sddmm", "sg_sddmm<__half, int, 8>"),
         ("sddmm", "sg_sddmm<double, int, 2>"),
+        ("spmm", "sg_spmm<float, int, 4>"),
+        ("spmm", "sg_spmm<__half, long long, 8>"),
         ("coalesce", "sg_coalesce_sum_rows<__nv_bfloat16, int, 8>"),
     ):
         ptx, _ = resources.compile_kernels(family, [expression], 80, "PTX")

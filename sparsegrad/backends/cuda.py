@@ -24,7 +24,7 @@ from sparsegrad.backends import cuda_spmm as spmm
 from sparsegrad.backends.base import Array, Backend
 from sparsegrad.config import current as settings
 from sparsegrad.device import Device
-from sparsegrad.dtypes import accumulator, kind
+from sparsegrad.dtypes import kind
 from sparsegrad.errors import DeviceError, PatternError, SparseEfficiencyWarning
 
 __all__ = ["Cuda", "opened", "probe", "serving", "use"]
@@ -166,18 +166,10 @@ class Cuda(Backend):
         return segment.softmax_grad(g, out, indptr, logarithm=True)
 
     def extreme_at(self, out: Array, index: Array, values: Array, least: bool) -> None:
-        """By atomics on integers that rise with the numbers: those of CuPy for floats lose nan, and
-        for float64 round to float32."""
-        top = cupy.maximum  # the least of x is the largest of -x, and nan is the largest of all
-        if kind(out.dtype) == "f":
-            sign = out.dtype.type(-1 if least else 1)
-            keys = _ordered(out * sign)
-            top.at(keys, index, _ordered(values.astype(out.dtype, copy=False) * sign))
-            out[...] = _numbers(keys).astype(out.dtype) * sign
-            return
-        wide = np.int32 if out.dtype.itemsize < 4 else out.dtype
+        """Integers and bools, by atomics; floats have kernels that need none."""
+        wide = np.int32 if out.dtype.itemsize < 4 else out.dtype  # CuPy's atomics need 32 bits
         keys = out.astype(wide)
-        (cupy.minimum if least else top).at(keys, index, values.astype(wide))
+        (cupy.minimum if least else cupy.maximum).at(keys, index, values.astype(wide))
         out[...] = keys
 
     # ---- sparse products -----------------------------------------------------------------------
@@ -252,24 +244,6 @@ def _stacked(coords: tuple[Array, ...]) -> Array:
     """Coordinates as one (ndim, nnz) array of a dtype that the kernels know."""
     dtype = np.result_type(*(c.dtype for c in coords), np.int32)
     return cupy.stack([c.astype(dtype, copy=False) for c in coords])
-
-
-def _ordered(x: Array) -> Array:
-    """Integers that compare as the floats do, with nan above everything."""
-    x = x.astype(accumulator(x.dtype), copy=False)
-    x = cupy.where(x != x, x.dtype.type(np.nan), x + x.dtype.type(0))  # one nan, one zero
-    return _flipped(x.view(np.int32 if x.dtype.itemsize == 4 else np.int64))
-
-
-def _numbers(keys: Array) -> Array:
-    """The floats of `_ordered`."""
-    return _flipped(keys).view(np.float32 if keys.dtype.itemsize == 4 else np.float64)
-
-
-def _flipped(bits: Array) -> Array:
-    """Negative floats rise where their bits, read as an integer, fall."""
-    largest = bits.dtype.type(np.iinfo(bits.dtype).max)
-    return cupy.where(bits < 0, bits ^ largest, bits)
 
 
 # ---- checks of indices that wait for the next synchronisation ----------------------------------

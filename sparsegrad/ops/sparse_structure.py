@@ -11,6 +11,7 @@ from sparsegrad.ops.index import take_p
 from sparsegrad.ops.segment import segment_sum_p
 from sparsegrad.ops.shape import as_argument, permute_p, reshape_p
 from sparsegrad.structure import cost, plan
+from sparsegrad.structure.arrays import invert
 from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["coalesce", "to_dense", "to_format", "to_sparse"]
@@ -107,7 +108,13 @@ def coalesce(A: Any) -> Any:
 def apply_merge(values: Any, merge: plan.Merge) -> Any:
     """Values (nnz, *D) summed onto the pattern of a plan."""
     if merge.perm is not None:
-        values = take_p(values, index=merge.perm)
+        # A permutation: where there will be a gradient, its inverse saves a sum by index.
+        inverse = (
+            merge.pattern.cached("merge_inverse", lambda: invert(merge.perm))
+            if values.requires_grad
+            else None
+        )
+        values = reorder_p(values, perm=merge.perm, inverse=inverse)
     return values if merge.indptr is None else segment_sum_p(values, indptr=merge.indptr)
 
 

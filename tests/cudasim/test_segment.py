@@ -158,11 +158,10 @@ def test_lengths(cp, check, lengths):
 
 @EVERY
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("index", INDEX)
-def test_dtypes(cp, check, dtype, index):
+def test_dtypes(cp, check, dtype):
     for dense in ((), (4,)):
-        check(cp, lengths="middling", dense=dense, dtype=dtype, index=index)
-        check(cp, lengths="long and wide", dense=(9,), dtype=dtype, index=index)
+        check(cp, lengths="middling", dense=dense, dtype=dtype)
+        check(cp, lengths="long and wide", dense=(9,), dtype=dtype)
 
 
 @EVERY

@@ -229,7 +229,7 @@ def test_ac_08_an_embedding_is_not_made_dense_and_who_does_it_is_named() -> None
     for row, values in zip(*(lambda g: (g.row, g.values.data))(w.grad.coalesce()), strict=True):
         np.testing.assert_allclose(values, want[int(row)], rtol=1e-6)
     small = sg.ones(5000, 64, requires_grad=True)
-    loss = sg.embedding(sg.softmax(small, 1), [1]).sum()
+    loss = sg.embedding(sg.softmax(small, 0), [1]).sum()
     with pytest.warns(sg.SparseEfficiencyWarning, match=r"softmax.*\(5000, 64\).*1280000 bytes"):
         loss.backward()
     v = sg.ones(100, 4, requires_grad=True)  # a dense gradient of the same weight is asked for

@@ -21,6 +21,7 @@ from sparsegrad.ops.elementwise import add_p, cast, clone_p
 from sparsegrad.ops.index import put_rows_p
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import broadcast_p, cat_p, reshape_p
+from sparsegrad.ops.sparse_rows import as_rows
 from sparsegrad.ops.sparse_structure import add_rows_p, coalesce, entries_p, split_dense
 from sparsegrad.sparse_tensor import SparseTensor, wrap
 from sparsegrad.structure import plan
@@ -113,19 +114,9 @@ def _meet(rows: SparseTensor, cells: SparseTensor) -> SparseTensor:
     slots, _ = plan.locate(listed, touched)
     added = int(touched.nnz - known.sum()) * width
     if added <= cells.nnz - int(known[slots].sum()):
-        return _merge([rows, _as_rows(cells, touched, slots, sizes)])
+        return _merge([rows, as_rows(cells, touched, slots)])
     dense = cells.sparse_dim - rows.sparse_dim
     return _merge([split_dense(rows, dense), cells])
-
-
-def _as_rows(cells: SparseTensor, touched: Pattern, slots: Any, sizes: Any) -> SparseTensor:
-    flat = slots.astype("int64")
-    count = touched.nnz
-    for c, n in zip(cells.pattern.coords[touched.ndim :], sizes, strict=True):
-        flat = flat * n + c
-        count *= n
-    values = put_rows_p(cells.values, index=flat, n=count)
-    return wrap(reshape_p(values, shape=(touched.nnz, *cells.shape[touched.ndim :])), touched)
 
 
 def _settled(g: Any) -> Any:
@@ -314,18 +305,32 @@ def _sum_to(g: Tensor, shape: tuple[int, ...], op: str) -> Tensor:
 
 
 def _sum_sparse_to(g: SparseTensor, shape: tuple[int, ...], op: str) -> Any:
-    """Sparse stays sparse where only dense dimensions are summed; over all sparse ones the sum
-    is small and dense; anything else is made dense, which is an event."""
+    """Over all sparse dimensions the sum is small and dense. Over some of them, or dense ones, it
+    is sparse: entries that meet stay duplicates. Anything else is made dense, an event."""
     lead = g.ndim - len(shape)
     dims = {*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1)}
     if lead >= 0 and all(d in dims for d in range(g.sparse_dim)):
         total = sum_p(g.values, axis=(0,))
         total = reshape_p(total, shape=(*(1,) * g.sparse_dim, *total.shape))
         return _sum_to(total, shape, op)
-    if lead == 0 and not any(d in dims and g.shape[d] != 1 for d in range(g.sparse_dim)):
-        values = _sum_to(g.values, (g.nnz, *shape[g.sparse_dim :]), op)
-        return wrap(values, g.pattern)
+    if 0 <= lead < g.sparse_dim:
+        values = _sum_to(g.values, (g.nnz, *shape[g.sparse_dim - lead :]), op)
+        kept = shape[: g.sparse_dim - lead]
+        if kept == g.pattern.shape:
+            return wrap(values, g.pattern)
+        return wrap(values, g.pattern.cached(("summed to", kept), lambda: _shrunk(g.pattern, kept)))
     return _sum_to(g._densify(f"backward of {op}"), shape, op)
+
+
+def _shrunk(pattern: Pattern, shape: tuple[int, ...]) -> Pattern:
+    """Entries where they come to when leading dimensions go and others shrink to size 1."""
+    xp = pattern.core.backend.xp
+    lead = pattern.ndim - len(shape)
+    coords = [
+        c if n == m else xp.zeros_like(c)
+        for c, n, m in zip(pattern.coords[lead:], pattern.shape[lead:], shape, strict=True)
+    ]
+    return Pattern.coo(coords, shape, check=False, copy=False)
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -249,6 +249,7 @@ def where_p(xp: Any, a: Any, b: Any, *, mask: Any) -> Any:
 where_p.defvjp(
     a=lambda g, mask: where_p(g, 0, mask=mask),
     b=lambda g, mask: where_p(0, g, mask=mask),
+    sparse_g=True,
 )
 
 
@@ -422,7 +423,8 @@ def ge(a: Any, b: Any) -> Tensor:
 
 
 def where(mask: Any, a: Any, b: Any) -> Tensor:
-    """Elements of `a` where `mask` is true, of `b` elsewhere; all three broadcast.
+    """Elements of `a` where `mask` is true, of `b` elsewhere; all three broadcast. A sparse `a` or
+    `b` keeps its entries, those that are left out as zeros: the other must be the number 0.
 
     >>> import sparsegrad as sg
     >>> x = sg.tensor([-1.0, 2.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,11 +75,29 @@ def _kept(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
-def _back(g: Any, x_meta: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+def _by_rows(
+    name: str, g: Any, axes: tuple[int, ...], saved: tuple[Any, ...], rule: Callable[..., Any]
+) -> Any:
+    """rule(g, *saved, axes); of a sparse g on the rows that it stores, where they are apart."""
+    if not getattr(g, "_is_sparse", False):
+        return rule(g, *saved, axes)
+    from sparsegrad.ops.sparse_rows import on_rows
+
+    return on_rows(name, g, axes, saved, rule)
+
+
+def _back(g: Any, x_meta: Any, axis: tuple[int, ...], keepdims: bool, name: str = "sum") -> Any:
     """A cotangent of a reduction's result, broadcast to the input's shape."""
-    if not keepdims:
-        g = reshape_p(g, shape=_kept(x_meta.shape, axis))
-    return broadcast_p(g, shape=x_meta.shape)
+
+    def back(g: Any, axes: tuple[int, ...]) -> Any:
+        # What comes before the axes is as in g: all of it, or the rows of a sparse cotangent.
+        first = min(axes, default=g.ndim)
+        shape = (*g.shape[:first], *x_meta.shape[min(axis, default=first) :])
+        if not keepdims:
+            g = reshape_p(g, shape=_kept(shape, axes))
+        return broadcast_p(g, shape=shape)
+
+    return _by_rows(name, g, axis, (), back)
 
 
 # ---- sums and maxima ---------------------------------------------------------------------------
@@ -87,7 +106,7 @@ def sum_p(be: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> 
     return be.sum(x, axis, keepdims)
 
 
-sum_p.defvjp(x=_back)
+sum_p.defvjp(x=lambda g, x_meta, axis, keepdims: _back(g, x_meta, axis, keepdims), sparse_g=True)
 
 
 @primitive(promote="float")
@@ -104,10 +123,10 @@ def _mean_rule(g: Any, x_meta: Any, axis: tuple[int, ...], keepdims: bool) -> An
         count *= x_meta.shape[a]
     wide = dtypes.accumulator(g.dtype)  # a count may be more than float16 holds
     share = cast(cast(g, wide) / count, g.dtype) if count else g
-    return _back(share, x_meta, axis, keepdims)
+    return _back(share, x_meta, axis, keepdims, "mean")
 
 
-mean_p.defvjp(x=_mean_rule)
+mean_p.defvjp(x=_mean_rule, sparse_g=True)
 
 
 @primitive(promote="none")
@@ -118,12 +137,16 @@ def amax_p(xp: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) ->
 def _amax_rule(g: Any, x: Any, out: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     """Ties share the gradient equally; the count is exact and the division in float32 or wider,
     since half precision stops counting at 2048."""
-    shape = _kept(x.shape, axis)
-    hit = x == reshape_p(out, shape=shape)
-    wide = dtypes.accumulator(x.dtype)
-    ties = sum_p(cast(hit, dtypes.int64), axis=axis, keepdims=True)  # a sum of bools is an "or"
-    weight = cast(hit, wide) / cast(ties, wide)
-    return reshape_p(g, shape=shape) * cast(weight, g.dtype)
+
+    def shared(g: Any, x: Any, out: Any, axis: tuple[int, ...]) -> Any:
+        shape = _kept(x.shape, axis)
+        hit = x == reshape_p(out, shape=shape)
+        wide = dtypes.accumulator(x.dtype)
+        ties = sum_p(cast(hit, dtypes.int64), axis=axis, keepdims=True)  # a sum of bools: an "or"
+        weight = cast(hit, wide) / cast(ties, wide)
+        return reshape_p(g, shape=shape) * cast(weight, g.dtype)
+
+    return _by_rows("amax", g, axis, (x, out), shared)
 
 
 @primitive(promote="none")
@@ -132,7 +155,7 @@ def amin_p(xp: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) ->
 
 
 for _extreme in (amax_p, amin_p):
-    _extreme.defvjp(x=_amax_rule)
+    _extreme.defvjp(x=_amax_rule, sparse_g=True)
 
 
 @primitive(promote="none", aux=("index",))
@@ -184,8 +207,12 @@ def softmax_p(xp: Any, x: Any, *, axis: int) -> Any:
     return weight.astype(x.dtype, copy=False)
 
 
+def _softmax_rule(g: Any, out: Any, axes: tuple[int, ...]) -> Any:
+    return out * (g - sum_p(g * out, axis=axes, keepdims=True))
+
+
 softmax_p.defvjp(
-    x=lambda g, out, axis: out * (g - sum_p(g * out, axis=(axis,), keepdims=True)),
+    x=lambda g, out, axis: _by_rows("softmax", g, (axis,), (out,), _softmax_rule), sparse_g=True
 )
 
 
@@ -211,10 +238,21 @@ def logsumexp_p(xp: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
     return (xp.log(total) + shift).astype(x.dtype, copy=False)  # of -inf alone: log(0)
 
 
-logsumexp_p.defvjp(x=lambda g, x, out: g * exp_p(x - out))
-
+logsumexp_p.defvjp(
+    x=lambda g, x, out, axis: _by_rows(
+        "logsumexp", g, axis, (x, out), lambda g, x, out, axes: g * exp_p(x - out)
+    ),
+    sparse_g=True,
+)
 log_softmax_p.defvjp(
-    x=lambda g, out, axis: g - exp_p(out) * sum_p(g, axis=(axis,), keepdims=True),
+    x=lambda g, out, axis: _by_rows(
+        "log_softmax",
+        g,
+        (axis,),
+        (out,),
+        lambda g, out, axes: g - exp_p(out) * sum_p(g, axis=axes, keepdims=True),
+    ),
+    sparse_g=True,
 )
 
 

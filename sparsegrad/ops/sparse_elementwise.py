@@ -115,6 +115,22 @@ def _cast(x: Any, *, dtype: Any) -> Any:
     return _wrap(dense.cast_p(x.values, dtype=dtype), x.pattern)
 
 
+@dense.where_p.defsparse
+def _where(a: Any, b: Any, *, mask: Any) -> Any:
+    """A sparse tensor where the mask allows, 0 elsewhere: on its pattern."""
+    from sparsegrad.tensor import as_tensor
+
+    entries, other = (a, b) if _is_sparse(a) else (b, a)
+    if not isinstance(other, (int, float)) or other != 0:
+        raise DensifyError(
+            "where: absent entries of a sparse tensor would be filled; the other operand must be "
+            f"the number 0, got {type(other).__name__}; write sg.where(mask, A.to_dense(), other)"
+        )
+    entries, at = _broadcast("where", entries, as_tensor(mask, device=entries.device))
+    pair = (entries.values, 0) if _is_sparse(a) else (0, entries.values)
+    return _wrap(dense.where_p(*pair, mask=at.data), entries.pattern)
+
+
 # ---- sums --------------------------------------------------------------------------------------
 @dense.add_p.defsparse
 def _add(a: Any, b: Any) -> Any:

@@ -66,6 +66,12 @@ ROWS = [
             ("relu", lambda x: np.maximum(x, 0), one_sparse_positive), ("abs", np.abs, one_sparse_positive),
         )
     ),
+    OpCase("where[sparse]", lambda a, x: sg.where(x > 0, a, 0) - sg.where(x > 0.5, 0, a), lambda a, x: np.where(x > 0, a, 0) - np.where(x > 0.5, 0, a),
+           lambda d: (((a,), {"x": sg.Tensor(d.away(*s[0][1].shape))}) for s in sparse_broadcast(d) for a in [s[0][0]]), None, FORMATS,
+           bilinear=True, huge=lambda d: ((d.huge(),), {"x": sg.ones(1, 10**6)}), errors=(
+        (lambda: sg.where(sg.ones(2, 2) > 0, eye(), 1), sg.DensifyError, "where: .* must be the number 0, got int"),
+        (lambda: sg.where(sg.ones(2, 2) > 0, eye(), eye()), sg.DensifyError, "where: .*, got SparseTensor"),
+    )),
     OpCase("pow[sparse]", lambda a: a**2, lambda a: a**2, one_sparse, None, FORMATS,
            huge=lambda d: ((d.huge(),), {}), errors=(
         (lambda: eye() ** 0, sg.DensifyError, "pow: a sparse tensor can be raised to a positive"),

@@ -144,6 +144,14 @@ CASES += [
 ]  # fmt: skip
 
 
+CASES += [
+    *(of(f"t.linalg.matrix_norm(x, {ord})", *draw((2, 4, 3))) for ord in ("'fro'", "'nuc'", 1, -1, 2, -2, "float('inf')")), of("t.linalg.norm(x, 1)", *draw((3, 4))),
+    of("t.linalg.norm(x, 2)", *draw((3, 4))), of("t.linalg.norm(x, dim=1)", *draw((3, 4))), of("t.linalg.norm(x)", *draw((2, 3, 4))), of("t.linalg.norm(x, 2)", *draw((2, 3, 4))),
+    *(of(f"t.linalg.{name}(x)", *draw(s)) for name in ("svdvals", "pinv", "matrix_rank") for s in ((4, 2), (2, 4), (2, 3, 3))), *(of(f"t.linalg.matrix_power(x, {n})", SPD) for n in (1, 5, -2)),
+    of("t.linalg.svd(x)[1]", *draw((4, 2))), of("t.linalg.svd(x, full_matrices=False)[0].abs()", *draw((4, 2))), of("t.linalg.eigvalsh(x)", SPD), of("t.linalg.eigh(x)[0]", np.eye(3)),
+]  # fmt: skip
+
+
 def run(case: str, arrays: tuple[np.ndarray, ...], ours: bool) -> tuple[list[Any], list[Any]]:
     make = sg.tensor if ours else torch.tensor
     inputs = [make(a, requires_grad=a.dtype.kind == "f") for a in arrays]

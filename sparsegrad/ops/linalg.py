@@ -16,11 +16,31 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError, SingularMatrixError
 from sparsegrad.ops import reduce
 from sparsegrad.ops.dense_matmul import matmul_p
-from sparsegrad.ops.elementwise import mul_p
+from sparsegrad.ops.elementwise import abs as abs_
+from sparsegrad.ops.elementwise import mul_p, where_p
+from sparsegrad.ops.rearrange import movedim
 from sparsegrad.ops.reduce import sum_p
-from sparsegrad.ops.shape import reshape_p, transpose
+from sparsegrad.ops.shape import cat_p, reshape_p, squeeze, transpose
 
-__all__ = ["cholesky", "det", "eigh", "inv", "norm", "qr", "slogdet", "solve", "trace"]
+__all__ = [
+    "cholesky",
+    "det",
+    "eigh",
+    "eigvalsh",
+    "inv",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "norm",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
+    "trace",
+    "vector_norm",
+]
 
 
 def _wide(fn: Callable[..., Any], op: str, *arrays: Any) -> Any:
@@ -134,20 +154,81 @@ def eigh_p(xp: Any, a: Any) -> Any:
     return w, v
 
 
-def _eigh_rule(g: Any, w: Any, v: Any) -> Any:
+def _column(x: Any) -> Any:
+    return reshape_p(x, shape=(*x.shape, 1))
+
+
+def _row(x: Any) -> Any:
+    return reshape_p(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
+
+
+def _diagonal(x: Any) -> Any:
+    """(*B, n) -> (*B, n, n)."""
     from sparsegrad.tensor import Tensor
 
+    return _column(x) * Tensor(backends.for_array(x.data).xp.eye(x.shape[-1], dtype=x.dtype))
+
+
+def _inverse(x: Any) -> Any:
+    """1 / x, and 0 where x is 0."""
+    zero = x.data == 0
+    return where_p(0, 1 / where_p(1, x, mask=zero), mask=zero)
+
+
+def _turns(w: Any) -> Any:
+    """1 / (w_j - w_i), 0 on the diagonal. Also 0 between equal values, whose vectors may turn into
+    one another: what does not depend on such a turn, the values above all, has its right slope."""
+    return _inverse(_row(w) - _column(w))
+
+
+def _eigh_rule(g: Any, w: Any, v: Any) -> Any:
     gw, gv = g
-    xp, n = backends.for_array(w.data).xp, w.shape[-1]
-    eye = Tensor(xp.eye(n, dtype=w.dtype))
-    gap = reshape_p(w, shape=(*w.shape[:-1], 1, n)) - reshape_p(w, shape=(*w.shape, 1))
-    turn = matmul_p(_t(v), gv) * ((1 - eye) / (gap + eye))
-    inner = turn + reshape_p(gw, shape=(*gw.shape, 1)) * eye
+    inner = matmul_p(_t(v), gv) * _turns(w) + _diagonal(gw)
     whole = matmul_p(v, matmul_p(inner, _t(v)))
     return (whole + _t(whole)) * 0.5
 
 
 eigh_p.defvjp(a=_eigh_rule)
+
+
+@primitive(promote="float", outputs=("u", "s", "vh"))
+def svd_p(xp: Any, a: Any) -> Any:
+    """U (*B, m, k), singular values, falling, and V^T (*B, k, n), k = min(m, n)."""
+    return _wide(lambda m: tuple(xp.linalg.svd(m, full_matrices=False)), "svd", a)
+
+
+def _svd_rule(g: Any, u: Any, s: Any, vh: Any) -> Any:
+    gu, gs, gvh = g
+    gv, v, turns = _t(gvh), _t(vh), _turns(s * s)
+    left, right = matmul_p(_t(u), gu), matmul_p(vh, gv)
+    inner = (left - _t(left)) * turns * _row(s) + _column(s) * ((right - _t(right)) * turns)
+    out = matmul_p(u, matmul_p(inner + _diagonal(gs), vh))
+    (m, k), n = u.shape[-2:], v.shape[-2]
+    if m > k:  # what leaves the space of U
+        out = out + matmul_p((gu - matmul_p(u, left)) * _row(_inverse(s)), vh)
+    if n > k:
+        out = out + matmul_p(u * _row(_inverse(s)), _t(gv - matmul_p(v, right)))
+    return out
+
+
+svd_p.defvjp(a=_svd_rule)
+
+
+@primitive(promote="float")
+def pinv_p(xp: Any, a: Any, *, rtol: float) -> Any:
+    return _wide(lambda m: xp.linalg.pinv(m, rcond=rtol), "pinv", a)
+
+
+def _pinv_rule(g: Any, a: Any, out: Any) -> Any:
+    """Golub and Pereyra, 1973, for matrices that keep their rank."""
+    pt, gt = _t(out), _t(g)
+    outside = gt - matmul_p(a, matmul_p(out, gt))
+    beside = gt - matmul_p(matmul_p(gt, out), a)
+    ends = matmul_p(outside, matmul_p(out, pt)) + matmul_p(matmul_p(pt, out), beside)
+    return ends - matmul_p(pt, matmul_p(g, pt))
+
+
+pinv_p.defvjp(a=_pinv_rule)
 
 
 # ---- public names ------------------------------------------------------------------------------
@@ -245,14 +326,119 @@ def qr(A: Any) -> tuple[Any, Any]:
 
 def eigh(A: Any) -> tuple[Any, Any]:
     """Eigenvalues (*N, n), rising, and eigenvectors (*N, n, n), in columns, of symmetric A (*N, n,
-    n), of which the lower triangle is read. Gradients of eigenvectors need distinct eigenvalues;
-    the gradient of A is symmetric.
+    n), of which the lower triangle is read. Eigenvectors have a slope only where eigenvalues are
+    distinct; the gradient of A is symmetric.
 
     >>> import sparsegrad as sg
     >>> sg.linalg.eigh(sg.tensor([[2.0, 0.0], [0.0, 1.0]]))[0]
     tensor([1., 2.])
     """
     return eigh_p(_matrix("eigh", A))
+
+
+def eigvalsh(A: Any) -> Any:
+    """The eigenvalues of `eigh`, (*N, n).
+
+    >>> import sparsegrad as sg
+    >>> sg.linalg.eigvalsh(sg.tensor([[2.0, 0.0], [0.0, 1.0]]))
+    tensor([1., 2.])
+    """
+    return eigh_p(_matrix("eigvalsh", A))[0]
+
+
+def svd(A: Any, full_matrices: bool = True) -> tuple[Any, Any, Any]:
+    """U, singular values S (*N, k), falling, and V^T of A (*N, m, n), k = min(m, n):
+    A = U[..., :k] @ diag(S) @ V^T[..., :k, :].
+
+    full_matrices: U (*N, m, m) and V^T (*N, n, n); otherwise U (*N, m, k) and V^T (*N, k, n). What
+        is beyond k has no gradient. Vectors have a slope only where singular values are distinct
+        (and positive, unless A is square); signs are LAPACK's.
+
+    >>> import sparsegrad as sg
+    >>> U, S, Vh = sg.linalg.svd(sg.tensor([[0.0, 2.0], [3.0, 0.0], [0.0, 0.0]]), False)
+    >>> S, sg.allclose(U @ sg.diag(S) @ Vh, sg.tensor([[0.0, 2.0], [3.0, 0.0], [0.0, 0.0]]))
+    (tensor([3., 2.]), True)
+    """
+    A = _matrix("svd", A, square=False)
+    u, s, vh = svd_p(A)
+    if full_matrices and A.shape[-1] != A.shape[-2]:
+        tall = A.shape[-2] > A.shape[-1]
+        u, vh = (_completed(u), vh) if tall else (u, _t(_completed(_t(vh))))
+    return u, s, vh
+
+
+def _completed(u: Any) -> Any:
+    """Orthonormal columns (*N, m, k) made a basis (*N, m, m) by columns without gradients."""
+    from sparsegrad.tensor import Tensor
+
+    xp = backends.for_array(u.data).xp
+    rest = _wide(lambda m: xp.linalg.qr(m, mode="complete")[0], "svd", u.data)
+    return cat_p(u, Tensor(rest[..., u.shape[-1] :]), axis=u.ndim - 1)
+
+
+def svdvals(A: Any) -> Any:
+    """The singular values of `svd`, (*N, min(m, n)), with a gradient where they are equal, too.
+
+    >>> import sparsegrad as sg
+    >>> sg.linalg.svdvals(sg.tensor([[0.0, 2.0], [3.0, 0.0]]))
+    tensor([3., 2.])
+    """
+    return svd_p(_matrix("svdvals", A, square=False))[1]
+
+
+def pinv(A: Any, rtol: float | None = None) -> Any:
+    """The pseudo-inverse (*N, n, m) of A (*N, m, n); singular values up to rtol times the largest
+    count as 0 (default: max(m, n) times the precision). Its gradient is that of matrices of the
+    same rank.
+
+    >>> import sparsegrad as sg
+    >>> sg.linalg.pinv(sg.tensor([[2.0, 0.0], [0.0, 0.0], [0.0, 0.0]])).tolist()
+    [[0.5, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    A = _matrix("pinv", A, square=False)
+    wide = dtypes.accumulator(A.dtype if A.dtype.kind not in "biu" else dtypes.get_default_dtype())
+    limit = max(A.shape[-2:]) * float(np.finfo(wide).eps) if rtol is None else rtol
+    return pinv_p(A, rtol=limit)
+
+
+def matrix_rank(A: Any, rtol: float | None = None) -> Any:
+    """How many singular values of A (*N, m, n) are larger than rtol times the largest (default as
+    in `pinv`): (*N), int64.
+
+    >>> import sparsegrad as sg
+    >>> sg.linalg.matrix_rank(sg.ones(3, 2))
+    tensor(1)
+    """
+    from sparsegrad.tensor import Tensor
+
+    A = _matrix("matrix_rank", A, square=False)
+    s = svd_p(A.detach())[1].data
+    limit = max(A.shape[-2:]) * float(np.finfo(s.dtype).eps) if rtol is None else rtol
+    if not s.shape[-1]:
+        return Tensor(backends.for_array(s).xp.zeros(s.shape[:-1], dtype="int64"))
+    return Tensor((s > limit * s[..., :1]).sum(axis=-1))
+
+
+def matrix_power(A: Any, n: int) -> Any:
+    """A @ A @ ... @ A, n times, for A (*N, m, m), in log2(n) products; of the inverse for n < 0.
+
+    >>> import sparsegrad as sg
+    >>> sg.linalg.matrix_power(sg.tensor([[1.0, 1.0], [0.0, 1.0]]), 5).tolist()
+    [[1.0, 5.0], [0.0, 1.0]]
+    """
+    from sparsegrad.tensor import Tensor
+
+    A = _matrix("matrix_power", A)
+    factor, left, out = (inv_p(A) if n < 0 else A), abs(n), None
+    while left:
+        if left & 1:
+            out = factor if out is None else matmul_p(out, factor)
+        left >>= 1
+        factor = matmul_p(factor, factor) if left else factor
+    if out is None:
+        xp = backends.for_array(A.data).xp
+        return Tensor(xp.zeros(A.shape, A.dtype) + xp.eye(A.shape[-1], dtype=A.dtype))
+    return out
 
 
 def trace(A: Any) -> Any:
@@ -269,13 +455,67 @@ def trace(A: Any) -> Any:
     return sum_p(A * eye, axis=(A.ndim - 2, A.ndim - 1))
 
 
+# ---- norms -------------------------------------------------------------------------------------
+def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
+    """The norm of order `ord` (a number, infinite ones too) over `dim`, of all elements by default;
+    see `sg.norm`, also for sparse tensors.
+
+    >>> import sparsegrad as sg
+    >>> sg.linalg.vector_norm(sg.tensor([[3.0, -4.0]])), sg.linalg.vector_norm(sg.ones(5), 0)
+    (tensor(5.), tensor(5.))
+    """
+    return reduce.norm(x, ord, dim, keepdim)
+
+
+def matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False) -> Any:
+    """The norm of the matrices that A holds in two dimensions `dim`.
+
+    ord: "fro", "nuc" (the sum of the singular values), 2 or -2 (the largest or smallest of them),
+        1 or -1 (the largest or smallest sum of a column), infinity or its negative (of a row).
+    A SparseTensor takes those that need no singular values. Raises ValueError for another.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.tensor([[3.0, 0.0], [4.0, 0.0]])
+    >>> sg.linalg.matrix_norm(A), sg.linalg.matrix_norm(A, 2), sg.linalg.matrix_norm(A, math.inf)
+    (tensor(5.), tensor(5.), tensor(4.))
+    """
+    if ord == "fro":
+        return reduce.norm(A, 2, dim, keepdim)
+    row, col = (d % A.ndim for d in dim)
+    if ord in (1, -1, math.inf, -math.inf):
+        summed, other = (row, col) if abs(ord) == 1 else (col, row)
+        total = reduce.sum(abs_(A), summed, keepdim=True)
+        out = (reduce.amax if ord > 0 else reduce.amin)(total, other, keepdim=True)
+    elif ord in (2, -2, "nuc"):
+        last = A if (row, col) == (A.ndim - 2, A.ndim - 1) else movedim(A, (row, col), (-2, -1))
+        s = svdvals(last)
+        pick = reduce.sum if ord == "nuc" else reduce.amax if ord > 0 else reduce.amin
+        out = pick(s, -1)
+        out = reshape_p(
+            out, shape=tuple(1 if d in (row, col) else n for d, n in enumerate(A.shape))
+        )
+    else:
+        raise ValueError(f"matrix_norm: ord must be 'fro', 'nuc', 1, 2 or inf, got {ord!r}")
+    return out if keepdim else squeeze(out, (row, col))
+
+
 def norm(x: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
-    """The vector norm of order `ord` (2 by default) over `dim`; with `ord` "fro" that of a matrix.
-    See `sg.norm`, also for sparse tensors.
+    """`vector_norm` over one `dim`, `matrix_norm` over two. Without `dim`, that of a vector or
+    matrix; without `ord` either, the root of the sum of all squares. Raises ShapeError for `ord`
+    without `dim` and more than two dimensions.
 
     >>> import sparsegrad as sg
     >>> sg.linalg.norm(sg.tensor([3.0, 4.0])), sg.linalg.norm(sg.tensor([3.0, -4.0]), math.inf)
     (tensor(5.), tensor(4.))
     """
-    p = 2 if ord is None or ord == "fro" else math.inf if ord in ("inf", math.inf) else ord
-    return reduce.norm(x, p, dim, keepdim)
+    from sparsegrad.tensor import as_tensor
+
+    x = x if getattr(x, "_is_sparse", False) else as_tensor(x)
+    if ord is None:
+        return vector_norm(x, 2, dim, keepdim)
+    if dim is None:
+        if x.ndim not in (1, 2):
+            raise ShapeError(f"norm: ord without dim needs 1 or 2 dimensions, got {tuple(x.shape)}")
+        dim = tuple(range(x.ndim))
+    one = not isinstance(dim, (tuple, list)) or len(dim) == 1
+    return (vector_norm if one else matrix_norm)(x, ord, dim, keepdim)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import sparsegrad as sg
-from op_db.case import Draw, OpCase, Sample
+from op_db.case import FORMATS, Draw, OpCase, Sample
 from op_db.samples import *  # noqa: F403
 
 L = sg.linalg
@@ -62,6 +62,25 @@ def tall(d: Draw) -> Iterator[Sample]:
         yield (d.dense(*s, low=1, high=2) + 2 * np.eye(*s[-2:]),), {}
 
 
+def shapes(d: Draw) -> Iterator[Sample]:
+    """Tall, wide and square matrices with distinct singular values."""
+    for s in [(4, 2), (2, 4), (3, 3), (2, 3, 2), (1, 1)]:
+        yield (d.dense(*s, low=-0.5, high=0.5) + np.eye(*s[-2:]) * np.arange(1, s[-1] + 1),), {}
+
+
+def low_rank(d: Draw) -> Iterator[Sample]:
+    yield (d.dense(4, 2), d.dense(2, 3)), {}
+
+
+def parts_of_svd(u: Any, s: Any, vh: Any) -> Any:
+    """What does not depend on signs: U^2, S, (V^T)^2, and U V^T, which turns with neither."""
+    lib = np if isinstance(s, np.ndarray) else sg
+    k = s.shape[-1]
+    pieces = (u[..., :k] ** 2, s, 2 * vh[..., :k, :] ** 2, u[..., :k] @ vh[..., :k, :])
+    flat = [lib.reshape(p, (-1,)) for p in pieces]
+    return np.concatenate(flat) if lib is np else sg.cat(flat)
+
+
 def both(parts: Any) -> Any:
     q, r = parts
     return sg.cat([sg.reshape(q, (-1,)), 2 * sg.reshape(r, (-1,))])
@@ -87,6 +106,26 @@ ROWS = [
         (lambda: L.qr(sg.ones(2, 3, requires_grad=True)), sg.ShapeError, "qr: a gradient needs at least as many rows"),)),
     OpCase("eigh[shifted]", lambda a: L.eigh(spread(a))[0], lambda a: np.linalg.eigh(spread(a))[0], regular, "eigh_p"),
     OpCase("eigh[vectors]", lambda a: L.eigh(spread(a))[1] ** 2, lambda a: np.linalg.eigh(spread(a))[1] ** 2, regular),
+    OpCase("svd", lambda a: parts_of_svd(*L.svd(a, full_matrices=False)), lambda a: parts_of_svd(*np.linalg.svd(a, full_matrices=False)), shapes, "svd_p", errors=(
+        (lambda: L.svd(sg.ones(3)), sg.ShapeError, r"svd: expected matrices, got shape \(3,\)"),
+        (lambda: L.svd(eye()), TypeError, "svd: A must be dense"),)),
+    OpCase("svd[full]", lambda a: parts_of_svd(*L.svd(a)), lambda a: parts_of_svd(*np.linalg.svd(a)), shapes),
+    OpCase("svdvals", L.svdvals, lambda a: np.linalg.svd(a)[1], shapes),
+    OpCase("svdvals[equal]", lambda a: L.svdvals(a * 0.001 + sg.Tensor(np.eye(3, dtype=a.dtype), device=a.device)).sum(), lambda a: np.linalg.svd(a * 0.001 + np.eye(3))[1].sum(),
+           lambda d: iter([((np.zeros((3, 3)),), {})]), order=1),
+    OpCase("eigvalsh[shifted]", lambda a: L.eigvalsh(spread(a)), lambda a: np.linalg.eigvalsh(spread(a)), regular),
+    OpCase("eigvalsh[equal]", lambda a: (L.eigvalsh((a + a.mT) * 0.001 + sg.Tensor(np.eye(3, dtype=a.dtype), device=a.device)) ** 2).sum(), lambda a: (np.linalg.eigvalsh((a + a.T) * 0.001 + np.eye(3)) ** 2).sum(),
+           lambda d: iter([((np.zeros((3, 3)),), {})]), order=1),
+    OpCase("pinv", L.pinv, np.linalg.pinv, shapes, "pinv_p"),
+    OpCase("pinv[low rank]", lambda a, b: L.pinv(a @ b, rtol=1e-3), lambda a, b: np.linalg.pinv(a @ b, rcond=1e-3), low_rank),
+    OpCase("matrix_rank", lambda a, b: L.matrix_rank(a @ b, rtol=1e-3), lambda a, b: np.linalg.matrix_rank(a @ b), low_rank, order=0),
+    *(OpCase(f"matrix_power[{n}]", lambda a, n=n: L.matrix_power(far(a), n), lambda a, n=n: np.linalg.matrix_power(far(a), n), regular, tol={"float16": 2e-2}) for n in (1, 3, 4, -2)),
+    OpCase("matrix_power[0]", lambda a: L.matrix_power(a, 0), lambda a: np.linalg.matrix_power(a, 0), regular, order=0),
+    *(OpCase(f"matrix_norm[{ord}]", lambda a, ord=ord: L.matrix_norm(a, ord), lambda a, ord=ord: np.linalg.norm(a, ord, axis=(-2, -1)), shapes, errors=(
+        (lambda: L.matrix_norm(sg.ones(2, 2), 3), ValueError, "matrix_norm: ord must be"),)) for ord in ("fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf)),
+    OpCase("matrix_norm[dims]", lambda a: L.norm(a, 1, (0, -1), True), lambda a: np.linalg.norm(a, 1, (0, 2), True), lambda d: iter([((d.away(2, 3, 4),), {})])),
+    OpCase("matrix_norm[sparse]", lambda a: L.matrix_norm(a, 1) + L.matrix_norm(a, "fro"), lambda a: np.linalg.norm(a, 1) + np.linalg.norm(a), lambda d: iter([((d.sparse(6, 4),), {})]), None, FORMATS),
     OpCase("trace", L.trace, lambda a: np.trace(a, axis1=-2, axis2=-1), lambda d: iter([((d.dense(3, 4),), {}), ((d.dense(2, 3, 3),), {})]), bilinear=True),
-    OpCase("linalg.norm", lambda x: L.norm(x, "fro") + L.norm(x, 1), lambda x: np.sqrt((x * x).sum()) + np.abs(x).sum(), unary_away),
+    OpCase("linalg.norm", lambda x: L.norm(x) + L.vector_norm(x, 1), lambda x: np.sqrt((x * x).sum()) + np.abs(x).sum(), unary_away, errors=(
+        (lambda: L.norm(sg.ones(1, 2, 3), 2), sg.ShapeError, r"norm: ord without dim needs 1 or 2 dimensions, got \(1, 2, 3\)"),)),
 ]  # fmt: skip

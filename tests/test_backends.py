@@ -534,6 +534,49 @@ def test_steps_of_16_bit_arrays_are_taken_in_float32():
     assert total.dtype == "f2"
 
 
+# --- layers of dense networks ------------------------------------------------------------------
+
+
+def dense_layers(be, n, width, dtype, order="C"):
+    """Results of every fused method on the same rows."""
+    rng = np.random.default_rng(n)
+    x, g = (np.asarray(rng.standard_normal((n, width)), dtype, order=order) for _ in range(2))
+    weight, bias = (rng.standard_normal(width).astype(dtype) for _ in range(2))
+    classes, factors = rng.integers(-1, width, n), np.abs(weight)
+    out = []
+    with Unchanged(x, g, weight, bias, classes, factors):
+        for chosen, smoothing in ((None, 0.0), (factors, 0.0), (None, 0.1), (factors, 0.1)):
+            loss, lse = be.cross_entropy(x, classes, chosen, smoothing)
+            back = be.cross_entropy_grad(g[:, 0], x, lse, classes, chosen, smoothing)
+            out += [loss, lse, back]
+        for scale, shift in ((None, None), (weight, bias), (weight, None), (None, bias)):
+            y, mean, factor = be.layer_norm(x, scale, shift, 1e-3)
+            out += [y, mean, factor, be.layer_norm_grad(g, x, scale, mean, factor)]
+        out.append(be.layer_norm_weight_grad(g, x, mean, factor))
+    return out
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (5, 3), (70, 63), (40, 64), (9, 300), (5000, 4)])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_layers_of_dense_networks(be, n, width, dtype):
+    want = dense_layers(REFERENCE, n, width, dtype)
+    for order in "CF":
+        for got, expected in zip(dense_layers(be, n, width, dtype, order), want, strict=True):
+            assert got.dtype == expected.dtype
+            tol = 1e-12 if dtype == "f8" else 2e-4 * max(1, np.abs(expected).max())
+            np.testing.assert_allclose(got, expected, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("be", FAST)
+def test_losses_of_logits_that_are_not_finite(be):
+    x = np.array([[np.inf, 0], [-np.inf, -np.inf], [np.nan, 0], [-np.inf, 0], [1e4, -1e4]])
+    with np.errstate(all="ignore"):
+        got, want = (b.cross_entropy(x, np.ones(5, int), None, 0.0) for b in (be, REFERENCE))
+    np.testing.assert_array_equal(got[0], want[0])
+    np.testing.assert_array_equal(got[0], [np.nan, np.nan, np.nan, 0, 2e4])
+
+
 # --- what other columns of the table share -----------------------------------------------------
 
 
@@ -576,6 +619,7 @@ def everything(dtype):
     grad = RowGradient(rows, np.argsort(ids).astype("i4"), runs.astype("i4"), np.tile(values, 18))
     be.adam_rows(ADAM, stepped_p, grad, m, v)
     return [
+        *dense_layers(be, 5000, 10, dtype),
         stepped_p,
         m,
         v,

@@ -16,6 +16,7 @@ import numpy as np
 
 from sparsegrad.backends import nearly_full
 from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu_jit_dense import CpuJitDense
 from sparsegrad.backends.cpu_jit_launch import (
     Kernel,
     get_num_threads,
@@ -47,7 +48,7 @@ _F4, _F8, _I4, _I8 = (np.dtype(t) for t in ("f4", "f8", "i4", "i8"))
 _NONE = {_I4: np.empty(0, _I4), _I8: np.empty(0, _I8)}
 
 
-class CpuJit(CpuJitProducts, CpuJitRandom, CpuJitSteps):
+class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
     """Numba kernels over chunks of equal numbers of entries, on top of `Cpu`.
 
     `always` uses them for every size, which is what tests want.
@@ -281,6 +282,7 @@ class CpuJit(CpuJitProducts, CpuJitRandom, CpuJitSteps):
 def _kernels() -> dict[str, Kernel]:
     from sparsegrad.backends import (
         cpu_jit_kernels,
+        cpu_jit_kernels_dense,
         cpu_jit_kernels_index,
         cpu_jit_kernels_narrow,
         cpu_jit_kernels_product,
@@ -292,6 +294,7 @@ def _kernels() -> dict[str, Kernel]:
 
     modules = (
         cpu_jit_kernels,
+        cpu_jit_kernels_dense,
         cpu_jit_kernels_index,
         cpu_jit_kernels_narrow,
         cpu_jit_kernels_product,

@@ -1,0 +1,126 @@
+"""Losses and normalisation of dense rows for `CpuJit`: one pass each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu import Cpu
+from sparsegrad.backends.cpu_jit_launch import launch
+from sparsegrad.dtypes import accumulator
+
+__all__ = ["CpuJitDense"]
+
+_MIN_DENSE = 1 << 14  # elements below which NumPy serves
+_GRAIN = 1 << 14  # elements of a task, at least
+_MAX_TASKS = 256
+_FLOATS = (np.dtype("f4"), np.dtype("f8"))
+_I8 = np.dtype("i8")
+
+
+class CpuJitDense(Cpu):
+    """Kernels of `cpu_jit_kernels_dense`."""
+
+    def _pays(self, work: int, least: int) -> bool:
+        raise NotImplementedError
+
+    def cross_entropy(
+        self, x: Array, classes: Array, weight: Array | None, smoothing: float
+    ) -> tuple[Array, Array]:
+        dtype = self._dense_dtype(x)
+        if dtype is None:
+            return super().cross_entropy(x, classes, weight, smoothing)
+        tasks, chunk = _tasks(x)
+        loss, lse = np.empty(len(x), dtype), np.empty(len(x), dtype)
+        rows = _contiguous(x, dtype), _contiguous(classes, _I8), _optional(weight, dtype)
+        args = (chunk, *rows, smoothing, loss, lse)
+        launch(_kernel("cross_entropy", dtype), args, tasks, 4 * x.size)
+        return loss, lse
+
+    def cross_entropy_grad(
+        self,
+        g: Array,
+        x: Array,
+        lse: Array,
+        classes: Array,
+        weight: Array | None,
+        smoothing: float,
+    ) -> Array:
+        dtype = self._dense_dtype(x)
+        if dtype is None:
+            return super().cross_entropy_grad(g, x, lse, classes, weight, smoothing)
+        tasks, chunk = _tasks(x)
+        out = np.empty(x.shape, dtype)
+        rows = [_contiguous(a, dtype) for a in (g, x, lse)]
+        rows += [_contiguous(classes, _I8), _optional(weight, dtype)]
+        args = (chunk, *rows, smoothing, out)
+        launch(_kernel("cross_entropy_grad", dtype), args, tasks, 4 * x.size)
+        return out
+
+    def layer_norm(
+        self, x: Array, weight: Array | None, bias: Array | None, eps: float
+    ) -> tuple[Array, Array, Array]:
+        dtype = self._dense_dtype(x)
+        if dtype is None:
+            return super().layer_norm(x, weight, bias, eps)
+        tasks, chunk = _tasks(x)
+        out = np.empty(x.shape, dtype)
+        mean, scale = np.empty(len(x), dtype), np.empty(len(x), dtype)
+        rows = _contiguous(x, dtype), _optional(weight, dtype), _optional(bias, dtype)
+        args = (chunk, *rows, eps, out, mean, scale)
+        launch(_kernel("layer_norm", dtype), args, tasks, 2 * x.size)
+        return out, mean, scale
+
+    def layer_norm_grad(
+        self, g: Array, x: Array, weight: Array | None, mean: Array, scale: Array
+    ) -> Array:
+        dtype = self._dense_dtype(x)
+        if dtype is None:
+            return super().layer_norm_grad(g, x, weight, mean, scale)
+        tasks, chunk = _tasks(x)
+        out = np.empty(x.shape, dtype)
+        rows = _contiguous(g, dtype), _contiguous(x, dtype), _optional(weight, dtype)
+        args = (chunk, *rows, _contiguous(mean, dtype), _contiguous(scale, dtype), out)
+        launch(_kernel("layer_norm_grad", dtype), args, tasks, 3 * x.size)
+        return out
+
+    def layer_norm_weight_grad(self, g: Array, x: Array, mean: Array, scale: Array) -> Array:
+        dtype = self._dense_dtype(x)
+        if dtype is None:
+            return super().layer_norm_weight_grad(g, x, mean, scale)
+        tasks, chunk = _tasks(x)
+        parts = np.empty((tasks, x.shape[1]), dtype)
+        rows = [_contiguous(a, dtype) for a in (g, x, mean, scale)]
+        launch(_kernel("layer_norm_weight_grad", dtype), (chunk, *rows, parts), tasks, 2 * x.size)
+        return parts.sum(axis=0)
+
+    def _dense_dtype(self, x: Array) -> np.dtype | None:
+        """The dtype to compute rows x (n, d) in; None where NumPy serves."""
+        dtype = accumulator(x.dtype)
+        if not x.size or dtype not in _FLOATS or not self._pays(x.size, _MIN_DENSE):
+            return None
+        return dtype
+
+
+def _tasks(x: Array) -> tuple[int, int]:
+    """How many tasks, and the rows of each: they follow from the shape alone."""
+    rows = max(1, _GRAIN // x.shape[1], -(-len(x) // _MAX_TASKS))
+    return -(-len(x) // rows), rows
+
+
+def _optional(array: Array | None, dtype: np.dtype) -> Array:
+    return np.empty(0, dtype) if array is None else _contiguous(array, dtype)
+
+
+def _contiguous(array: Array, dtype: np.dtype) -> Array:
+    if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.array(array, dtype=dtype, order="C")
+
+
+def _kernel(name: str, *dtypes: np.dtype) -> Any:
+    from sparsegrad.backends import cpu_jit_kernels_dense
+
+    return getattr(cpu_jit_kernels_dense, name)[dtypes]

@@ -256,6 +256,37 @@ def take_rows(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
     return f"sg.take({a.name}, np.array({ids}, int))", a.dense[np.array(ids, int)], [(a, rule)]
 
 
+def gather(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
+    """Elements along a dimension, with an element-sparse gradient or a dense one."""
+    if a.sparse or not a.dense.size or not a.dense.ndim:
+        return None
+    dim = int(rng.integers(a.dense.ndim))
+    shape = tuple(int(rng.integers(1, n + 1)) for n in a.dense.shape)
+    ids = rng.integers(0, a.dense.shape[dim], shape)
+    at = list(np.indices(shape))
+    at[dim] = ids
+    made = f"sg.tensor(np.array({ids.tolist()}, int))"
+    code = f"sg.gather({a.name}, {dim}, {made}, sparse_grad={bool(rng.random() < 0.7)})"
+    return code, a.dense[tuple(at)], [(a, moved(a, tuple(at)))]
+
+
+def where(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
+    keep = rng.random(a.dense.shape[-2:]) < 0.6
+    made = f"np.array({keep.tolist()}, bool).reshape({keep.shape})"
+    mask = [a.mask] if a.sparse else []
+    full = np.broadcast_to(keep, a.dense.shape)
+    code = f"sg.where({made}, {a.name}, 0)"
+    return code, a.dense * full, [(a, lambda g: g * full)], *mask
+
+
+def expand(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
+    shape = tuple(int(rng.integers(1, 4)) if n == 1 else n for n in a.dense.shape)
+    if not shape or (a.sparse and a.dense.ndim != a.value.sparse_dim):
+        return None
+    rule = lambda g: unbroadcast(g, a.dense.shape)
+    return f"{a.name}.expand({shape})", np.broadcast_to(a.dense, shape), [(a, rule)]
+
+
 def cat(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
     if a.dense.ndim == 0:
         return None
@@ -325,5 +356,5 @@ OPS: list[Any] = [
     *(sums(1), sums(1), sums(-1), mul, mul, div, matmul, matmul, matmul),
     *(transpose, transpose, permute, convert, convert, coalesce, densify, sparsify),
     *(reduce("sum"), reduce("mean"), amax, norm, mask_with),
-    *(index_select, take_rows, cat, reshape, with_values, prune),
+    *(index_select, take_rows, take_rows, gather, where, expand, cat, reshape, with_values, prune),
 ]

@@ -158,17 +158,26 @@ def test_whole_batches_are_taken_at_once():
         sg.data.TensorDataset(X, sg.arange(3))
 
 
+class Listed(list):
+    def __getitems__(self, ids):
+        return [self[i] + 0.5 for i in ids]
+
+
+def test_a_dataset_that_gives_lists_of_samples():
+    assert [b.tolist() for b in DataLoader(Listed([1, 2, 3]), 2)] == [[1.5, 2.5], [3.5]]
+
+
 def test_collate():
     Pair = collections.namedtuple("Pair", "x y")
-    batch = sg.data.collate([Pair(np.ones(2, "f4"), "a"), Pair(np.zeros(2, "f4"), "b")])
+    batch = sg.data.default_collate([Pair(np.ones(2, "f4"), "a"), Pair(np.zeros(2, "f4"), "b")])
     assert isinstance(batch, Pair) and batch.y == ["a", "b"] and batch.x.dtype == sg.float32
-    assert sg.data.collate([True, False]).dtype == np.bool_
-    A = sg.data.collate([sg.sparse_eye(2), sg.sparse_eye(2, format="csr") * 3])
+    assert sg.data.default_collate([True, False]).dtype == np.bool_
+    A = sg.data.default_collate([sg.sparse_eye(2), sg.sparse_eye(2, format="csr") * 3])
     assert A.format == "coo" and A.to_dense().tolist() == [[[1, 0], [0, 1]], [[3, 0], [0, 3]]]
     with pytest.raises(TypeError, match="cannot make a batch of object"):
-        sg.data.collate([object()])
+        sg.data.default_collate([object()])
     with pytest.raises(sg.ShapeError, match="shapes differ"):
-        sg.data.collate([np.ones(2), np.ones(3)])
+        sg.data.default_collate([np.ones(2), np.ones(3)])
 
 
 @pytest.mark.parametrize(
@@ -181,7 +190,7 @@ def test_collate():
 )
 def test_what_goes_wrong_in_a_worker_is_said(how, text):
     collate = None if how != "cannot be pickled" else list
-    loader = DataLoader(Broken(how), 4, num_workers=2, collate=collate)
+    loader = DataLoader(Broken(how), 4, num_workers=2, collate_fn=collate)
     with pytest.raises(sg.data.WorkerError, match=text):
         list(loader)
     assert not multiprocessing.active_children()
@@ -214,7 +223,7 @@ def test_loader_errors():
     for options, text in (
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"num_workers": -1}, "num_workers must be at least 0"),
-        ({"prefetch": 0}, "prefetch must be at least 1"),
+        ({"prefetch_factor": 0}, "prefetch_factor must be at least 1"),
     ):
         with pytest.raises(ValueError, match=text):
             DataLoader([1], **options)

@@ -29,7 +29,7 @@ from sparsegrad.data.loader import DataLoader
 from sparsegrad.data.negatives import NegativeSampler
 from sparsegrad.data.planetoid import planetoid
 from sparsegrad.data.ratings import Ratings, movielens, rated, read_ratings
-from sparsegrad.data.samples import TensorDataset, collate
+from sparsegrad.data.samples import TensorDataset, default_collate
 from sparsegrad.data.sbm import sbm
 from sparsegrad.data.splits import k_fold, per_class_split, random_split
 from sparsegrad.data.workers import WorkerError
@@ -51,7 +51,7 @@ __all__ = [
     "bag_of_words",
     "bipartite",
     "coauthor",
-    "collate",
+    "default_collate",
     "gowalla",
     "graphchallenge",
     "heterophilous",

@@ -16,17 +16,17 @@ __all__ = ["DataLoader"]
 class DataLoader:
     """Batches of a data set, again and again: each `for` over it is an epoch.
 
-    dataset: has `len()` and `dataset[i]`; or `batch(ids)`, which gives a whole batch, and is then
-        asked instead.
+    dataset: has `len()` and `dataset[i]`, or `__getitems__(ids)`, which gives a list of samples; or
+        `batch(ids)`, which gives a whole batch, and is then asked instead.
     batch_size: samples in a batch; the last one of an epoch may have fewer, unless `drop_last`.
     shuffle: another order in each epoch.
     num_workers: processes that make the batches; 0: this one does. They are started anew (not
-        forked), so data set and `collate` must be picklable, and a script must guard what it does
-        with `if __name__ == "__main__":`. They live until `close()` or the end of the loader.
-    collate: makes a batch of a list of samples; see `collate`, the default.
+        forked), so data set and `collate_fn` must be picklable, and a script must guard what it
+        does with `if __name__ == "__main__":`. They live until `close()` or the end of the loader.
+    collate_fn: makes a batch of a list of samples; see `default_collate`.
     seed: of the order, and of what a data set draws; by default from the generator of
         `sg.manual_seed`.
-    prefetch: batches that each worker may be ahead.
+    prefetch_factor: batches that each worker may be ahead.
 
     Batches are the same for any number of workers, and come in order: whatever a data set draws,
     by sparsegrad, NumPy's `np.random` or `random`, depends on seed, epoch and batch alone. In this
@@ -48,22 +48,23 @@ class DataLoader:
         dataset: Any,
         batch_size: int = 1,
         shuffle: bool = False,
+        *,
         num_workers: int = 0,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         drop_last: bool = False,
         seed: int | None = None,
-        prefetch: int = 2,
+        prefetch_factor: int = 2,
     ) -> None:
         for name, value, least in (
             *(("batch_size", batch_size, 1), ("num_workers", num_workers, 0)),
-            ("prefetch", prefetch, 1),
+            ("prefetch_factor", prefetch_factor, 1),
         ):
             if value < least:
                 raise ValueError(f"DataLoader: {name} must be at least {least}, got {value}")
         if seed is None:
             seed = sampling.randint(2**62, (1,)).item()
-        self.dataset, self.num_workers, self.prefetch = dataset, num_workers, prefetch
-        join = samples.collate if collate is None else collate
+        self.dataset, self.num_workers, self._ahead = dataset, num_workers, prefetch_factor
+        join = samples.default_collate if collate_fn is None else collate_fn
         self._batches = Batches(dataset, batch_size, shuffle, drop_last, join, seed)
         self._epoch = 0
         self._workers: Workers | None = None
@@ -90,7 +91,7 @@ class DataLoader:
             if self._workers is None:
                 self._workers = Workers(self._batches, self.num_workers)
                 self._finalizer = weakref.finalize(self, self._workers.close)
-            yield from in_order(self._workers, epoch, len(self), self.prefetch)
+            yield from in_order(self._workers, epoch, len(self), self._ahead)
         except BaseException as error:
             if not isinstance(error, GeneratorExit):
                 self.close()

@@ -11,7 +11,7 @@ from sparsegrad import ops
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor
 
-__all__ = ["TensorDataset", "collate"]
+__all__ = ["TensorDataset", "default_collate"]
 
 
 class TensorDataset:
@@ -46,7 +46,7 @@ class TensorDataset:
         return self[np.asarray(ids)]
 
 
-def collate(samples: Sequence[Any]) -> Any:
+def default_collate(samples: Sequence[Any]) -> Any:
     """A batch of samples that look alike: numbers become a tensor (b,), arrays and tensors of one
     shape are stacked (b, ...), SparseTensors to a COO tensor of one more dimension; tuples, lists
     and dictionaries are gone into; strings stay a list.
@@ -54,7 +54,7 @@ def collate(samples: Sequence[Any]) -> Any:
     Raises TypeError for other types, ShapeError for different shapes.
 
     >>> import sparsegrad as sg
-    >>> x, y = sg.data.collate([(sg.ones(2), 3), (sg.zeros(2), 4)])
+    >>> x, y = sg.data.default_collate([(sg.ones(2), 3), (sg.zeros(2), 4)])
     >>> x.shape, y
     ((2, 2), tensor([3, 4]))
     """
@@ -70,10 +70,12 @@ def collate(samples: Sequence[Any]) -> Any:
     if isinstance(first, np.ndarray):
         return ops.stack([Tensor(a) for a in samples])
     if isinstance(first, Mapping):
-        return {key: collate([sample[key] for sample in samples]) for key in first}
+        return {key: default_collate([sample[key] for sample in samples]) for key in first}
     if isinstance(first, (tuple, list)):
-        parts = [collate(list(part)) for part in zip(*samples, strict=True)]
+        parts = [default_collate(list(part)) for part in zip(*samples, strict=True)]
         if hasattr(first, "_fields"):
             return type(first)(*parts)
         return type(first)(parts)
-    raise TypeError(f"collate: cannot make a batch of {type(first).__name__}; give a `collate`")
+    raise TypeError(
+        f"default_collate: cannot make a batch of {type(first).__name__}; give a `collate_fn`"
+    )

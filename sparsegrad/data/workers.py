@@ -1,8 +1,8 @@
 """Processes that make batches, and what makes them the same wherever they are made.
 
 A worker is told two numbers, epoch and batch, and answers with pickled bytes through a pipe of its
-own. The numbers are small and few (`prefetch`), so that sending them never waits; a worker that
-dies closes its pipe, which ends every wait for it.
+own. The numbers are small and few (`prefetch_factor`), so that sending them never waits; a worker
+that dies closes its pipe, which ends every wait for it.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class Batches:
         with _seeded(self.seed, epoch, number):
             if hasattr(self.dataset, "batch"):
                 return self.dataset.batch(ids)
+            if hasattr(self.dataset, "__getitems__"):
+                return self.collate(self.dataset.__getitems__(ids.tolist()))
             return self.collate([self.dataset[i] for i in ids.tolist()])
 
     def epoch(self, epoch: int) -> Iterator[Any]:

@@ -625,6 +625,7 @@ def everything(dtype):
         v,
         be.spmm(pattern, values, y),
         be.spmm(pattern, values[:, 0], y[:, 0, :1]),
+        be.spmm(pattern.to("csr")[0].T, values, x),
         be.sddmm(pattern, x, y),
         be.segment_sum(values, indptr),
         be.segment_max(values, indptr),

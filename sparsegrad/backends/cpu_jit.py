@@ -43,6 +43,8 @@ _MAX_CHUNKS = 1024
 _DIGIT = 12  # bits a sorting pass: its counters fit the L1 cache
 _LINE = 64  # bytes, as the longest vector of a kernel
 _SHORT = 16  # bytes of the shortest
+_CACHED = 1 << 18  # bytes of an output that stays in the cache next to a core
+_OUTPUTS = 16  # of them at most, one for each chunk
 
 _F4, _F8, _I4, _I8 = (np.dtype(t) for t in ("f4", "f8", "i4", "i8"))
 _NONE = {_I4: np.empty(0, _I4), _I8: np.empty(0, _I8)}
@@ -229,7 +231,6 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
             or len(x) != n
             or values.shape != (nnz, *x.shape[1:-1])
             or not self._pays(nnz * math.prod(x.shape[1:]), _MIN_PRODUCT)
-            or (plan := _row_plan(pattern)) is None
         ):
             return super().spmm(pattern, values, x)
         if (out := nearly_full.spmm(pattern, values, x)) is not None:
@@ -237,8 +238,7 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
         heads, k = math.prod(x.shape[1:-1]), x.shape[-1]
         if not nnz or not heads * k:
             return np.zeros((m, *x.shape[1:]), dtype=x.dtype)
-        indptr, indices, positions, cuts, carried = plan
-        step = 1
+        step, given = 1, values
         if values.strides[0] == 0 and nnz > 1:  # one value for all entries, stored once
             values, step = values[:1], 0
         scalars = _array(values, wide, (len(values), heads))
@@ -247,10 +247,19 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
         if 1 < k < least:  # kernels work in vectors, and such a copy is small
             dense = np.pad(dense, ((0, 0), (0, 0), (0, least - k)))
         width = dense.shape[2]
+        work = nnz * heads * width
+        if (few := _scatter_plan(pattern, heads * width * wide.itemsize)) is not None:
+            parts = np.empty((len(few[0]) - 1, m, heads, width), dtype=wide)
+            kernel = _kernel("spmm_scattered", wide, few[1].dtype)
+            launch(kernel, (*few, scalars, step, dense, parts), len(parts), work)
+            return _result(parts.sum(axis=0)[..., :k], x.dtype, (m, *x.shape[1:]))
+        if (plan := _row_plan(pattern)) is None:
+            return super().spmm(pattern, given, x)
+        indptr, indices, positions, cuts, carried = plan
         out = np.empty((m + len(cuts) * bool(carried.size), heads, width), dtype=wide)
         args = (cuts, indptr, indices, positions, scalars, step, dense, out)
         kernel = _kernel(_spmm_kernel(heads, width * wide.itemsize), wide, indptr.dtype)
-        launch(kernel, args, len(cuts) - 1, nnz * heads * width + out.size)
+        launch(kernel, args, len(cuts) - 1, work + out.size)
         out = _add_carries(out, m, cuts, carried)
         return _result(out[..., :k], x.dtype, (m, *x.shape[1:]))
 
@@ -402,6 +411,26 @@ def _build_row_plan(pattern: Any) -> tuple[Array, Array, Array, Array, Array] | 
     dtype = arrays[0].dtype
     positions = _NONE[dtype] if positions is None else _contiguous(positions, dtype)
     return (*arrays, positions, *_row_chunks(arrays[0], True))
+
+
+def _scatter_plan(pattern: Any, row_bytes: int) -> tuple[Array, Array, Array] | None:
+    """Chunks of columns, offsets and rows of a product whose entries are listed by column and
+    whose output is small: each chunk then adds to an output of its own, and nothing is gathered.
+    None for any other. Made once for a pattern."""
+    if pattern.format != "csc" or pattern.shape[0] * row_bytes > _CACHED:
+        return None
+    return pattern.cached("scatter_chunks", lambda: _build_scatter_plan(pattern))
+
+
+def _build_scatter_plan(pattern: Any) -> tuple[Array, Array, Array] | None:
+    indptr, indices, positions = pattern.T.rows()
+    arrays = _indices(indptr, indices)
+    chunks = min(_OUTPUTS, pattern.nnz // (4 * pattern.shape[0]))
+    if arrays is None or positions is not None or chunks < 2:
+        return None
+    cuts = np.empty((chunks + 1, 2), dtype=np.int64)
+    _kernel("cut_rows", arrays[0].dtype)(arrays[0], chunks, False, cuts)
+    return cuts, *arrays
 
 
 # ---- counting sort -----------------------------------------------------------------------------

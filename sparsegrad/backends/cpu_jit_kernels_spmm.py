@@ -1,8 +1,8 @@
 """Numba kernels: sparse @ dense, with a block of an output row in registers while entries pass.
 
-All take the same arguments and compute out (m, H, k) = A @ x. values (nnz, H), or (1, H) with
-step 0. The values of entry e are at positions[e], or at e if there are no positions. What chunk t
-finds of a row that began in an earlier chunk goes to row m + t of `out`.
+All but the last take the same arguments and compute out (m, H, k) = A @ x. values (nnz, H), or
+(1, H) with step 0. The values of entry e are at positions[e], or at e if there are no positions.
+What chunk t finds of a row that began in an earlier chunk goes to row m + t of `out`.
 
 A row that whole vectors do not divide is covered by vectors that overlap: what lies in two of them
 is computed twice, and no loop over single columns is left. The functions that walk a chunk are
@@ -248,3 +248,43 @@ def _four_heads(none, t, cuts, indptr, indices, positions, values, step, x, out)
                 store(outs, row + j3, c3)
                 j += width
             h += uint64(4)
+
+
+@kernel(">n1 <n2 <I1 <I1 <F2 n <F3 >F4")
+def spmm_scattered(ticket, cuts, indptr, indices, values, step, x, parts):
+    """parts[t] (m, H, k) = what the columns of chunk t give to A @ x; A lists entries by column.
+
+    Values and x are read in order, and a vector of x stays in a register for its whole column.
+    """
+    heads, k = uint64(x.shape[1]), uint64(x.shape[2])
+    xs, outs, one = x.ravel(), parts.ravel(), uint64(1)
+    stride, by = heads * k, uint64(step)
+    wide, short = uint64(WIDE // x.itemsize), uint64(SHORT // x.itemsize)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        parts[t] = 0
+        base = uint64(t) * uint64(parts.shape[1]) * stride
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            begin, end = int64(indptr[i]), int64(indptr[i + 1])
+            for h in range(heads):
+                row, to = uint64(i) * stride + h * k, base + h * k
+                j = uint64(0)
+                while j + wide <= k:
+                    v = load(zero(x), xs, row + j)
+                    for e in range(begin, end):
+                        b = to + uint64(indices[e]) * stride + j
+                        store(outs, b, muladd(load(v, outs, b), values[uint64(e) * by, h], v))
+                    j += wide
+                while j + short <= k:
+                    w = load(zero_short(x), xs, row + j)
+                    for e in range(begin, end):
+                        b = to + uint64(indices[e]) * stride + j
+                        store(outs, b, muladd(load(w, outs, b), values[uint64(e) * by, h], w))
+                    j += short
+                while j < k:
+                    for e in range(begin, end):
+                        b = to + uint64(indices[e]) * stride + j
+                        outs[b] += values[uint64(e) * by, h] * xs[row + j]
+                    j += one

@@ -62,6 +62,13 @@ class _Attention(Module):
         A = ops.to_format(ops.coalesce(wrap(A.values.detach(), A.pattern)), "csr")
         return (ops.add_self_loops(A) if self.self_loops else A).pattern
 
+    def _columns(self, vectors: Tensor) -> Tensor:
+        """Vectors (heads, out) as columns (heads * out, heads), each zero outside its head: their
+        dot products with all heads are one dense product."""
+        own = create.eye(self.heads, dtype=vectors.dtype, device=vectors.device)
+        columns = ops.unsqueeze(vectors, 2) * ops.unsqueeze(own, 1)
+        return ops.reshape(columns, (self.heads * self.out_features, self.heads))
+
     def _heads(self, x: Any, weight: Any) -> Tensor:
         """x (n, in) @ weight (in, heads * out) -> (n, heads, out)."""
         return ops.reshape(x @ weight, (x.shape[0], self.heads, self.out_features))
@@ -132,8 +139,9 @@ class GATConv(_Attention):
         """x (n, in), A (n, n) -> (n, heads * out), or (n, out) without `concat`."""
         pattern = self._edges(x, A)
         h = self._heads(x, self.weight)
-        here = take_p(ops.sum(h * self.left, 2), index=pattern.row)
-        there = take_p(ops.sum(h * self.right, 2), index=pattern.col)
+        flat = ops.reshape(h, (h.shape[0], self.heads * self.out_features))
+        here = take_p(flat @ self._columns(self.left), index=pattern.row)
+        there = take_p(flat @ self._columns(self.right), index=pattern.col)
         return self._attend(ops.leaky_relu(here + there, self.negative_slope), pattern, h)
 
 

@@ -18,10 +18,12 @@ __all__ = [
     "bool_",
     "complex64",
     "complex128",
+    "finfo",
     "float16",
     "float32",
     "float64",
     "get_default_dtype",
+    "iinfo",
     "int8",
     "int16",
     "int32",
@@ -107,7 +109,7 @@ def as_dtype(dtype: Any) -> np.dtype:
         return _bfloat16()
     try:
         dtype = np.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         raise DtypeError(f"dtype: {dtype!r} is not a dtype") from None
     if kind(dtype) not in _RANK or dtype.itemsize > (16 if dtype.kind == "c" else 8):
         raise DtypeError(f"dtype: {dtype} is not supported")
@@ -178,3 +180,28 @@ def _scalar_dtype(x: bool | int | float | complex) -> np.dtype:
 def accumulator(dtype: np.dtype) -> np.dtype:
     """The dtype in which `dtype` is computed with: float32 for the 16-bit floats, else itself."""
     return float32 if dtype.itemsize == 2 and kind(dtype) == "f" else dtype
+
+
+def finfo(dtype: Any) -> Any:
+    """Limits of a floating-point dtype, as NumPy's: `eps`, `max`, `min`, `tiny`, `bits`.
+
+    >>> import sparsegrad as sg
+    >>> float(sg.finfo(sg.float16).max)
+    65504.0
+    """
+    dtype = as_dtype(dtype)
+    if dtype.kind == "V":
+        import ml_dtypes
+
+        return ml_dtypes.finfo(dtype)
+    return np.finfo(dtype)
+
+
+def iinfo(dtype: Any) -> Any:
+    """Limits of an integer dtype, as NumPy's: `max`, `min`, `bits`.
+
+    >>> import sparsegrad as sg
+    >>> sg.iinfo(sg.int8).max
+    127
+    """
+    return np.iinfo(as_dtype(dtype))

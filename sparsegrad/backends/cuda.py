@@ -19,6 +19,7 @@ from sparsegrad.backends import cuda_coalesce as coalesce
 from sparsegrad.backends import cuda_cusparse as cusparse
 from sparsegrad.backends import cuda_kernels as kernels
 from sparsegrad.backends import cuda_product as product
+from sparsegrad.backends import cuda_random as philox
 from sparsegrad.backends import cuda_segment as segment
 from sparsegrad.backends import cuda_spmm as spmm
 from sparsegrad.backends.base import Array, Backend
@@ -82,6 +83,19 @@ class Cuda(Backend):
         from cupyx.scipy.special import erf
 
         return erf(x).astype(x.dtype, copy=False)
+
+    # ---- random numbers ------------------------------------------------------------------------
+    def random_uniform(self, seed: int, offset: int, n: int, dtype: np.dtype) -> Array:
+        return philox.uniform(seed, offset, n, dtype)
+
+    def random_normal(self, seed: int, offset: int, n: int, dtype: np.dtype) -> Array:
+        return philox.normal(seed, offset, n, dtype)
+
+    def random_integers(self, seed: int, offset: int, n: int, low: int, span: int) -> Array:
+        return philox.integers(seed, offset, n, low, span)
+
+    def dropout(self, x: Array, p: float, seed: int, offset: int) -> Array:
+        return philox.dropout(cupy.ascontiguousarray(x), p, seed, offset)
 
     # ---- index work ----------------------------------------------------------------------------
     def expand(self, indptr: Array, nnz: int) -> Array:

@@ -84,4 +84,11 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
         "sg_spgemm_masked": _product(_FLOAT, _INDEX, (1, 4)),
         "sg_spgemm_rows": _product(_FLOAT, _INDEX),
     },
+    "philox": {
+        "sg_random_uniform": _product(_FLOAT),
+        "sg_random_normal": _product(_FLOAT),
+        "sg_random_integers": _product(("long long",)),
+        "sg_dropout": (*_product(("float", "__half", "__nv_bfloat16"), (4, 1)), ("double", "2"),
+                       ("double", "1")),
+    },
 }

@@ -110,7 +110,7 @@ def head(name: str, data: str, settings: dict[str, Any], device: str) -> dict[st
 
 
 def record(head: dict[str, Any], results: dict[int, TrainingResult]) -> dict[str, Any]:
-    """What --json writes: the head, and one entry a run."""
+    """What --json writes: the head, and one entry a run. No times: `bench` measures."""
     runs = list(results.values())
     test = {}
     for name in runs[0].test:
@@ -127,7 +127,6 @@ def record(head: dict[str, Any], results: dict[int, TrainingResult]) -> dict[str
                 "test": run.test,
                 "best": run.best,
                 "epochs": len(run.history),
-                "ms_per_epoch": round(1000 * run.seconds_per_epoch, 3),
             }
             for seed, run in results.items()
         ],

@@ -36,10 +36,12 @@ from sparsegrad.dtypes import (
 from sparsegrad.dtypes import (
     complex64,
     complex128,
+    finfo,
     float16,
     float32,
     float64,
     get_default_dtype,
+    iinfo,
     int8,
     int16,
     int32,
@@ -61,7 +63,9 @@ from sparsegrad.errors import *  # noqa: F403
 from sparsegrad.io import *  # noqa: F403
 from sparsegrad.ops import linalg
 from sparsegrad.ops.activations import *  # noqa: F403
+from sparsegrad.ops.aliases import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
+from sparsegrad.ops.composite import *  # noqa: F403
 from sparsegrad.ops.contract import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
@@ -119,6 +123,7 @@ __all__ = [
     "densify",
     "detect_anomaly",
     "enable_grad",
+    "finfo",
     "float16",
     "float32",
     "float64",
@@ -128,6 +133,7 @@ __all__ = [
     "grad",
     "gradcheck",
     "gradgradcheck",
+    "iinfo",
     "int16",
     "int32",
     "int64",

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sparsegrad import display
+from sparsegrad import backends, display
 from sparsegrad.backends import dlpack
+from sparsegrad.dtypes import as_dtype
 from sparsegrad.errors import GraphError, ShapeError
 
 __all__ = ["DenseMethods", "SharedMethods"]
@@ -35,6 +36,24 @@ def _in_place(name: str) -> Callable[..., Any]:
     return method
 
 
+def _new(name: str) -> Callable[..., Any]:
+    def method(self: Any, *size: Any, dtype: Any = None, requires_grad: Any = False) -> Any:
+        shape = size[0] if len(size) == 1 and not hasattr(size[0], "__index__") else size
+        xp = backends.for_array(self.data).xp
+        array = getattr(xp, name)(tuple(shape), as_dtype(dtype or self.dtype))
+        return _tensor(array).requires_grad_(requires_grad)
+
+    method.__name__, method.__qualname__ = f"new_{name}", f"Tensor.new_{name}"
+    method.__doc__ = f"`sg.{name}` in the dtype of this tensor, on its device."
+    return method
+
+
+def _tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
+    from sparsegrad.tensor import Tensor
+
+    return Tensor(data, dtype, device=device)
+
+
 def _cast(name: str, dtype: str) -> Callable[..., Any]:
     def method(self: Any) -> Any:
         return ops.cast(self, dtype)
@@ -49,17 +68,20 @@ class SharedMethods:
 
     __slots__ = ()
 
+    add = _op("add")
+    all = _op("all")
+    any = _op("any")
     asin = arcsin = _op("asin")
     asinh = arcsinh = _op("asinh")
     atan = arctan = _op("atan")
     atanh = arctanh = _op("atanh")
-    all = _op("all")
-    any = _op("any")
     ceil = _op("ceil")
     chunk = _op("chunk")
     clamp = _op("clamp")
     clip = _op("clip")
     count_nonzero = _op("count_nonzero")
+    diagonal = _op("diagonal")
+    div = divide = true_divide = _op("div")
     erf = _op("erf")
     expm1 = _op("expm1")
     flip = _op("flip")
@@ -67,17 +89,25 @@ class SharedMethods:
     isinf = _op("isinf")
     isnan = _op("isnan")
     log1p = _op("log1p")
+    log_softmax = _op("log_softmax")
+    logsumexp = _op("logsumexp")
+    mean = _op("mean")
     movedim = moveaxis = _op("movedim")
+    mul = multiply = _op("mul")
     narrow = _op("narrow")
     nonzero = _op("nonzero")
+    norm = _op("norm")
+    prod = _op("prod")
     ravel = _op("ravel")
     roll = _op("roll")
     round = _op("round")
     sign = _op("sign")
     sin = _op("sin")
     sinh = _op("sinh")
+    softmax = _op("softmax")
     split = _op("split")
     square = _op("square")
+    sub = subtract = _op("sub")
     swapaxes = swapdims = _op("swapaxes")
     tan = _op("tan")
     tril = _op("tril")
@@ -96,11 +126,16 @@ class DenseMethods:
 
     acos = arccos = _op("acos")
     acosh = arccosh = _op("acosh")
+    addcdiv = _op("addcdiv")
+    addcmul = _op("addcmul")
+    addmv = _op("addmv")
     allclose = _op("allclose")
+    aminmax = _op("aminmax")
     argmin = _op("argmin")
     argsort = _op("argsort")
     atan2 = arctan2 = _op("atan2")
     baddbmm = _op("baddbmm")
+    bincount = _op("bincount")
     bitwise_and = _op("bitwise_and")
     bitwise_not = _op("bitwise_not")
     bitwise_or = _op("bitwise_or")
@@ -110,6 +145,9 @@ class DenseMethods:
     cosh = _op("cosh")
     cumprod = _op("cumprod")
     cumsum = _op("cumsum")
+    det = _op("det")
+    diag_embed = _op("diag_embed")
+    diff = _op("diff")
     dot = _op("dot")
     eq = _op("eq")
     equal = _op("equal")
@@ -124,13 +162,16 @@ class DenseMethods:
     index_put = _op("index_put")
     index_reduce = _op("index_reduce")
     inner = _op("inner")
+    inverse = _op("inverse")
     isclose = _op("isclose")
     isfinite = _op("isfinite")
+    isin = _op("isin")
     kthvalue = _op("kthvalue")
     le = _op("le")
     lerp = _op("lerp")
     log10 = _op("log10")
     log2 = _op("log2")
+    logaddexp = _op("logaddexp")
     logical_and = _op("logical_and")
     logical_not = _op("logical_not")
     logical_or = _op("logical_or")
@@ -138,12 +179,17 @@ class DenseMethods:
     lt = _op("lt")
     masked_fill = _op("masked_fill")
     masked_select = _op("masked_select")
+    matrix_power = _op("matrix_power")
     maximum = _op("maximum")
     median = _op("median")
     min = _op("min")
     minimum = _op("minimum")
+    nan_to_num = _op("nan_to_num")
+    nanmean = _op("nanmean")
+    nansum = _op("nansum")
     ne = _op("ne")
     outer = _op("outer")
+    pinverse = _op("pinverse")
     reciprocal = _op("reciprocal")
     remainder = _op("remainder")
     repeat_interleave = _op("repeat_interleave")
@@ -151,11 +197,13 @@ class DenseMethods:
     scatter = _op("scatter")
     scatter_add = _op("scatter_add")
     scatter_reduce = _op("scatter_reduce")
+    slogdet = _op("slogdet")
     sort = _op("sort")
     std = _op("std")
     take_along_dim = _op("take_along_dim")
     tile = _op("tile")
     topk = _op("topk")
+    trace = _op("trace")
     unique = _op("unique")
     var = _op("var")
 
@@ -166,6 +214,8 @@ class DenseMethods:
     short = _cast("short", "int16")
 
     abs_ = _in_place("abs")
+    addcdiv_ = _in_place("addcdiv")
+    addcmul_ = _in_place("addcmul")
     ceil_ = _in_place("ceil")
     clamp_ = clip_ = _in_place("clamp")
     exp_ = _in_place("exp")
@@ -178,6 +228,7 @@ class DenseMethods:
     lerp_ = _in_place("lerp")
     log_ = _in_place("log")
     masked_fill_ = _in_place("masked_fill")
+    nan_to_num_ = _in_place("nan_to_num")
     neg_ = _in_place("neg")
     pow_ = _in_place("pow")
     reciprocal_ = _in_place("reciprocal")
@@ -206,6 +257,43 @@ class DenseMethods:
     def type_as(self, other: Any) -> Any:
         """In the dtype of `other`."""
         return ops.cast(self, other.dtype)
+
+    def select(self, dim: Any, index: Any) -> Any:
+        """The slice at `index` of dimension `dim`, which goes."""
+        return ops.movedim(self, dim, 0)[index]
+
+    new_empty = _new("empty")
+    new_ones = _new("ones")
+    new_zeros = _new("zeros")
+
+    def new_full(self, size: Any, fill_value: Any, dtype: Any = None) -> Any:
+        """One value everywhere, of shape `size`, in the dtype of this tensor and on its device."""
+        return self.new_empty(size, dtype=dtype).fill_(fill_value)
+
+    def new_tensor(self, data: Any, dtype: Any = None) -> Any:
+        """A copy of `data` in the dtype of this tensor, on its device."""
+        at: Any = self
+        return _tensor(data, dtype or at.dtype, at.device).clone()
+
+    def clamp_min(self, min: Any) -> Any:
+        """At least `min`; see `sg.clamp`."""
+        return ops.clamp(self, min=min)
+
+    def clamp_max(self, max: Any) -> Any:
+        """At most `max`; see `sg.clamp`."""
+        return ops.clamp(self, max=max)
+
+    def is_contiguous(self) -> Any:
+        """Whether the elements lie in memory in row-major order, without gaps."""
+        return self.data.flags.c_contiguous  # type: ignore[attr-defined]
+
+    def contiguous(self) -> Any:
+        """This tensor if it is contiguous, else a copy that is."""
+        return self if self.is_contiguous() else ops.clone(self)
+
+    def element_size(self) -> Any:
+        """Bytes of an element."""
+        return self.data.itemsize  # type: ignore[attr-defined]
 
     def __dlpack__(self, **options: Any) -> Any:
         if self.requires_grad:  # type: ignore[attr-defined]

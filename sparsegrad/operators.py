@@ -62,22 +62,6 @@ class Operators(SharedMethods):
     def __rmatmul__(self, other: Any) -> Any:
         return ops.matmul(other, self)
 
-    def add(self, other: Any) -> Any:
-        """self + other."""
-        return self + other
-
-    def sub(self, other: Any) -> Any:
-        """self - other."""
-        return self - other
-
-    def mul(self, other: Any) -> Any:
-        """self * other."""
-        return self * other
-
-    def div(self, other: Any) -> Any:
-        """self / other."""
-        return self / other
-
     def neg(self) -> Any:
         """-self."""
         return -self
@@ -130,10 +114,6 @@ class Operators(SharedMethods):
         """Sum over `dim`; see `sg.sum`."""
         return ops.sum(self, dim, keepdim, dtype)
 
-    def mean(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Mean over `dim`; see `sg.mean`."""
-        return ops.mean(self, dim, keepdim)
-
     def amax(self, dim: Any = None, keepdim: bool = False) -> Any:
         """Maximum over `dim`; see `sg.amax`."""
         return ops.amax(self, dim, keepdim)
@@ -141,26 +121,6 @@ class Operators(SharedMethods):
     def amin(self, dim: Any = None, keepdim: bool = False) -> Any:
         """Minimum over `dim`; see `sg.amin`."""
         return ops.amin(self, dim, keepdim)
-
-    def prod(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Product over `dim`; see `sg.prod`."""
-        return ops.prod(self, dim, keepdim)
-
-    def norm(self, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
-        """The p-norm over `dim`; see `sg.norm`."""
-        return ops.norm(self, p, dim, keepdim)
-
-    def logsumexp(self, dim: Any, keepdim: bool = False) -> Any:
-        """log(sum(exp)) over `dim`; see `sg.logsumexp`."""
-        return ops.logsumexp(self, dim, keepdim)
-
-    def log_softmax(self, dim: int = -1) -> Any:
-        """Logarithm of the softmax over `dim`; see `sg.log_softmax`."""
-        return ops.log_softmax(self, dim)
-
-    def softmax(self, dim: int = -1) -> Any:
-        """Softmax over `dim`, of a sparse tensor over its stored entries; see `sg.softmax`."""
-        return ops.softmax(self, dim)
 
     def reshape(self, *shape: Any) -> Any:
         """The same elements in another shape; see `sg.reshape`."""
@@ -191,10 +151,6 @@ class Operators(SharedMethods):
     def index_select(self, dim: int, index: Any) -> Any:
         """Slices along `dim` by integer index; see `sg.index_select`."""
         return ops.index_select(self, dim, index)
-
-    def diagonal(self, offset: int = 0) -> Any:
-        """The elements (i, i + offset), as a dense vector; see `sg.diagonal`."""
-        return ops.diagonal(self, offset)
 
     def sparse_mask(self, pattern: Any) -> Any:
         """The elements at the entries of a pattern; see `sg.sparse_mask`."""

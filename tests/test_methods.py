@@ -56,6 +56,17 @@ def test_casts_and_shapes_by_example() -> None:
     assert x.view_as(sg.zeros(2)).shape == (2,)
     assert x.type_as(other).dtype == np.float64
     assert x.repeat(2, 1).shape == x.repeat((2, 1)).shape == (2, 2)
+    assert x.contiguous() is x
+    turned = sg.ones(2, 3).T
+    assert not turned.is_contiguous() and turned.contiguous().is_contiguous()
+    assert x.element_size() == 4
+    assert other.new_ones(2).dtype == np.float64
+    assert other.new_zeros((2, 3), dtype="int64").tolist() == [[0] * 3] * 2
+    assert other.new_full((2,), 7).tolist() == other.new_tensor([7, 7]).tolist() == [7.0, 7.0]
+    assert x.select(1, -1).tolist() == [pytest.approx(2.7)]
+    assert x.clamp_min(1.0).tolist() == [[1.0, pytest.approx(2.7)]]
+    with pytest.raises(IndexError):
+        x.select(1, 5)
 
 
 def test_methods_of_sparse_tensors() -> None:

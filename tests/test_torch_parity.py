@@ -152,6 +152,21 @@ CASES += [
 ]  # fmt: skip
 
 
+WILD = np.array([1.0, np.nan, np.inf, -np.inf, -2.0])
+CASES += [
+    of("t.add(x, y, alpha=2)", A, B), of("t.sub(x, y, alpha=2)", A, B), of("x.add(y, alpha=2)", A, B), of("t.where(x > 0)", M), of("t.tensor(t.equal(x, y))", A, A),
+    *(of(f"t.div(x{how}, y, rounding_mode='{mode}')", INTS, np.array([2, -2, -3, 3])) for mode in ("floor", "trunc") for how in ("", ".float()")),
+    *(of(f"t.{name}(x, y, y, value=0.5)", A, B) for name in ("addcmul", "addcdiv")), of("t.addmv(x, y, z, beta=0.5)", *draw((3,), (3, 4), (4,))), of("t.logaddexp(x, y)", A, B),
+    of("t.logaddexp(x.detach(), -y.detach())", WILD, WILD), of("t.nan_to_num(x)", WILD), of("t.nan_to_num(x, 1.0, 2.0, 3.0)", WILD), of("t.nansum(x)", WILD), of("t.nanmean(x[:2])", WILD), of("t.nansum(x, 0)", INTS),
+    of("t.aminmax(x, dim=0)", M), of("t.diff(x, 2, 0)", M), of("t.diff(x)", A), of("t.cdist(x, y)", *draw((3, 4), (5, 4))), of("t.cdist(x, y)", *draw((30, 4), (5, 4))), of("t.cdist(x, x)", M), of("t.cdist(x, y, p=1.0)", *draw((2, 3, 4), (2, 5, 4))),
+    *(of(f"t.{name}(x)", *draw(s)) for name in ("atleast_1d", "atleast_2d") for s in ((), (2,), (2, 3))), *(of(f"t.{name}([x, x])", *draw(s)) for name in ("hstack", "vstack") for s in ((2,), (2, 3))),
+    of("t.broadcast_tensors(x, y)", *draw((3, 1), (2,))), *(of(f"t.diag_embed(x, {k})", *draw((2, 3))) for k in (0, 1, -2)), of("t.diag_embed(x, 0, 0, 2)", *draw((2, 3))),
+    of("t.bincount(x + 3, minlength=12)", INTS), of("t.bincount(x + 3, y.detach())", INTS, POSITIVE), of("t.isin(x, t.tensor([0, 5]))", INTS), of("t.searchsorted(t.tensor([0, 2, 2, 5]), x)", INTS), of("t.bucketize(x, t.tensor([0, 2, 5]), right=True)", INTS),
+    of("t.tril_indices(3, 4, 1)"), of("t.triu_indices(3, 4, -1)"), *(of(f"x.{call}", *draw(())) for call in ("squeeze(0)", "transpose(0, -1)", "flip(0)", "movedim(0, -1)")), of("x.select(-1, 0)", M), of("x.clamp_max(1.0)", A),
+    *(of(f"t.{name}(x)", *draw((3, 3))) for name in ("trace", "det", "inverse", "pinverse", "absolute", "negative")), of("t.concat([x, x], 1)", M), of("x.new_full((2,), 3)", M), of("t.matrix_power(x, 2)", SPD),
+]  # fmt: skip
+
+
 def run(case: str, arrays: tuple[np.ndarray, ...], ours: bool) -> tuple[list[Any], list[Any]]:
     make = sg.tensor if ours else torch.tensor
     inputs = [make(a, requires_grad=a.dtype.kind == "f") for a in arrays]

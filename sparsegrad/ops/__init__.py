@@ -2,7 +2,9 @@
 
 from sparsegrad.ops import (
     activations,
+    aliases,
     binary,
+    composite,
     contract,
     dense_matmul,
     elementwise,
@@ -36,7 +38,9 @@ from sparsegrad.ops import (
     window,
 )
 from sparsegrad.ops.activations import *  # noqa: F403
+from sparsegrad.ops.aliases import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
+from sparsegrad.ops.composite import *  # noqa: F403
 from sparsegrad.ops.contract import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
@@ -68,7 +72,9 @@ from sparsegrad.ops.window import *  # noqa: F403
 
 FAMILIES = (
     activations,
+    aliases,
     binary,
+    composite,
     contract,
     dense_matmul,
     elementwise,

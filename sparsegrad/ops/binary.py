@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.ops.elementwise import div_p
+from sparsegrad.ops.elementwise import cast, div_p
 from sparsegrad.ops.unary import floor_p, trunc_p
 
 __all__ = [
@@ -93,6 +94,17 @@ def floor_divide(a: Any, b: Any) -> Any:
     tensor([-2,  1])
     """
     return floor_divide_p(a, b)
+
+
+def quotient(a: Any, b: Any, rounding_mode: str) -> Any:
+    """a / b rounded down ("floor") or towards 0 ("trunc"), in the promoted dtype."""
+    if rounding_mode == "floor":
+        return floor_divide_p(a, b)
+    dtype = dtypes.result_type(a, b)
+    if dtype.kind in "biu":  # exact where floating point is not
+        down = floor_divide_p(a, b)
+        return down + cast(logical_and_p(remainder_p(a, b) != 0, down < 0), dtype)
+    return trunc_p(div_p(a, b))
 
 
 def remainder(a: Any, b: Any) -> Any:
@@ -229,4 +241,7 @@ def equal(a: Any, b: Any) -> bool:
     >>> sg.equal(sg.tensor([1, 2]), sg.tensor([1, 2])), sg.equal(sg.ones(2), sg.ones(2, 1))
     (True, False)
     """
-    return tuple(a.shape) == tuple(b.shape) and bool((a == b).data.all())
+    from sparsegrad.tensor import as_tensor
+
+    a, b = as_tensor(a), as_tensor(b)
+    return a.shape == b.shape and bool((a == b).data.all())

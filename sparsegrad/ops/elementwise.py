@@ -286,8 +286,8 @@ dropout_p.defvjp(x=_dropout_rule, sparse_g=True)
 
 
 # ---- public names ------------------------------------------------------------------------------
-def add(a: Any, b: Any) -> Any:
-    """a + b, broadcast; dense or sparse.
+def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
+    """a + alpha * b, broadcast; dense or sparse.
 
     Two sparse tensors give a sparse one on the union of their patterns; sparse plus dense is
     dense. Shapes: broadcastable to one another; sparse operands must have the same shape.
@@ -296,17 +296,17 @@ def add(a: Any, b: Any) -> Any:
     >>> sg.add(sg.tensor([1.0, 2.0]), 1)
     tensor([2., 3.])
     """
-    return add_p(a, b)
+    return add_p(a, b if alpha == 1 else b * alpha)
 
 
-def sub(a: Any, b: Any) -> Any:
-    """a - b, broadcast; dense or sparse as in `add`.
+def sub(a: Any, b: Any, *, alpha: float = 1) -> Any:
+    """a - alpha * b, broadcast; dense or sparse as in `add`.
 
     >>> import sparsegrad as sg
     >>> sg.sub(sg.tensor([1.0, 2.0]), 1)
     tensor([0., 1.])
     """
-    return sub_p(a, b)
+    return sub_p(a, b if alpha == 1 else b * alpha)
 
 
 def mul(a: Any, b: Any) -> Any:
@@ -321,14 +321,22 @@ def mul(a: Any, b: Any) -> Any:
     return mul_p(a, b)
 
 
-def div(a: Any, b: Any) -> Any:
+def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     """a / b, broadcast; integers give floating point. A sparse `a` keeps its pattern.
+
+    rounding_mode: "floor" (as `//`) or "trunc" (towards 0), in the promoted dtype, slope 0.
 
     >>> import sparsegrad as sg
     >>> sg.div(sg.tensor([1.0, 2.0]), 2)
     tensor([0.5, 1. ])
     """
-    return div_p(a, b)
+    if rounding_mode is None:
+        return div_p(a, b)
+    if rounding_mode not in ("floor", "trunc"):
+        raise ValueError(f"div: rounding_mode must be 'floor' or 'trunc', got {rounding_mode!r}")
+    from sparsegrad.ops.binary import quotient
+
+    return quotient(a, b, rounding_mode)
 
 
 def neg(x: Any) -> Any:
@@ -422,9 +430,11 @@ def ge(a: Any, b: Any) -> Tensor:
     return ge_p(a, b)
 
 
-def where(mask: Any, a: Any, b: Any) -> Tensor:
+def where(mask: Any, a: Any = None, b: Any = None) -> Any:
     """Elements of `a` where `mask` is true, of `b` elsewhere; all three broadcast. A sparse `a` or
     `b` keeps its entries, those that are left out as zeros: the other must be the number 0.
+
+    With `mask` alone the positions where it is true, one tensor of integers a dimension.
 
     >>> import sparsegrad as sg
     >>> x = sg.tensor([-1.0, 2.0])
@@ -433,6 +443,11 @@ def where(mask: Any, a: Any, b: Any) -> Tensor:
     """
     from sparsegrad.tensor import as_tensor
 
+    if a is None and b is None:
+        from sparsegrad.ops.rearrange import unbind
+        from sparsegrad.ops.scattering import nonzero
+
+        return unbind(nonzero(mask), 1)
     at = next((x.device for x in (mask, a, b) if hasattr(x, "requires_grad")), None)
     mask = as_tensor(mask, dtypes.bool_, at)
     if not hasattr(a, "shape") and not hasattr(b, "shape"):

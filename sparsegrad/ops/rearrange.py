@@ -17,6 +17,7 @@ from sparsegrad.ops.elementwise import clone_p, where_p
 from sparsegrad.ops.index import raw_index, take
 from sparsegrad.ops.shape import (
     as_argument,
+    axes_or_none,
     broadcast_p,
     cat,
     expand,
@@ -120,8 +121,7 @@ def movedim(x: Any, source: Any, destination: Any) -> Any:
     (3, 4, 2)
     """
     x = as_argument("movedim", x)
-    old = [_axis("movedim", d, x.ndim) for d in _several(source)]
-    new = [_axis("movedim", d, x.ndim) for d in _several(destination)]
+    old, new = (axes_or_none("movedim", _several(d), x.ndim) for d in (source, destination))
     if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
         raise ShapeError(f"movedim: {source} cannot move to {destination}")
     rest = iter(d for d in range(x.ndim) if d not in old)
@@ -256,7 +256,7 @@ def flip(x: Any, *dims: Any) -> Any:
     """
     x = as_argument("flip", x)
     listed = _several(dims[0]) if len(dims) == 1 else dims
-    axes = {_axis("flip", d, x.ndim) for d in listed}
+    axes = set(axes_or_none("flip", listed, x.ndim))
     turned = x[tuple(slice(None, None, -1 if d in axes else 1) for d in range(x.ndim))]
     return turned if _is_sparse(x) else clone_p(turned)
 

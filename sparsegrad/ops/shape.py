@@ -119,6 +119,13 @@ def _axis(op: str, dim: int, ndim: int) -> int:
     return dim % ndim
 
 
+def axes_or_none(op: str, dims: Any, ndim: int) -> list[int]:
+    """`dims` as axes; none of a tensor without dimensions, for which 0 and -1 are allowed."""
+    if not ndim and all(d in (0, -1) for d in dims):
+        return []
+    return [_axis(op, d, ndim) for d in dims]
+
+
 def reshape(x: Any, shape: Any) -> Any:
     """The same elements in row-major order in another shape; one size may be -1. Sparse dimensions
     stay sparse and dense ones dense; a matrix keeps its format, other shapes are coo.
@@ -148,7 +155,10 @@ def transpose(x: Any, dim0: int, dim1: int) -> Any:
     (3, 2)
     """
     x = as_argument("transpose", x)
-    a, b = _axis("transpose", dim0, x.ndim), _axis("transpose", dim1, x.ndim)
+    swapped = axes_or_none("transpose", (dim0, dim1), x.ndim)
+    if not swapped:
+        return x
+    a, b = swapped
     if a == b and getattr(x, "_is_sparse", False):
         return x
     axes = list(range(x.ndim))
@@ -176,7 +186,7 @@ def squeeze(x: Any, dim: Any = None) -> Any:
     if dim is None:
         drop = set(range(x.ndim))
     else:
-        drop = {_axis("squeeze", d, x.ndim) for d in _sizes("squeeze", dim)}
+        drop = set(axes_or_none("squeeze", _sizes("squeeze", dim), x.ndim))
     if getattr(x, "_is_sparse", False):
         from sparsegrad.ops.sparse_shape import sparse_squeeze
 

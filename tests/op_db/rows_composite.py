@@ -1,0 +1,69 @@
+# ruff: noqa: E501, F405  (a row is read as a row)
+"""Rows of functions that are a few others in a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import sparsegrad as sg
+from op_db.case import OpCase
+from op_db.samples import *  # noqa: F403
+
+HOLES = np.array([[1.0, np.nan, 2.0], [np.nan, np.nan, np.nan], [0.5, -1.0, 3.0]])
+INFINITE = np.array([1.0, np.nan, np.inf, -np.inf, -2.0])
+
+
+def of(*sizes: tuple[int, ...]) -> Any:
+    return lambda d: iter([(tuple(d.dense(*s) for s in sizes), {})])
+
+
+def fixed(*arrays: np.ndarray) -> Any:
+    return lambda d: iter([(arrays, {})])
+
+
+def ref_cdist(a: np.ndarray, b: np.ndarray, p: float = 2) -> np.ndarray:
+    return (np.abs(a[..., :, None, :] - b[..., None, :, :]) ** p).sum(-1) ** (1 / p)
+
+
+def ref_embed(x: np.ndarray, offset: int) -> np.ndarray:
+    return np.stack([np.diag(row, offset) for row in x])
+
+
+ROWS = [
+    OpCase("addcmul", lambda x, a, b: sg.addcmul(x, a, b, value=3), lambda x, a, b: x + 3 * a * b, of((2, 3), (3,), (2, 1))),
+    OpCase("addcdiv", lambda x, a, b: sg.addcdiv(x, a, b * b + 1, value=3), lambda x, a, b: x + 3 * a / (b * b + 1), of((2, 3), (3,), (2, 1))),
+    OpCase("addmv", lambda x, a, v: sg.addmv(x, a, v, beta=2, alpha=3), lambda x, a, v: 2 * x + 3 * a @ v, of((2,), (2, 3), (3,))),
+    OpCase("logaddexp", sg.logaddexp, np.logaddexp, of((3, 4), (4,)), errors=(
+        (lambda: sg.logaddexp(eye(), sg.ones(2)), TypeError, "logaddexp: needs a dense tensor"),)),
+    OpCase("nan_to_num", lambda x: sg.nan_to_num(x, 7.0, 8.0, -9.0) ** 2, lambda x: np.nan_to_num(x, nan=7.0, posinf=8.0, neginf=-9.0) ** 2, fixed(INFINITE), order=0),
+    OpCase("nan_to_num[finite]", lambda x: sg.nan_to_num(x) ** 2, lambda x: x**2, of((3, 4))),
+    OpCase("nansum", lambda x: sg.nansum(x, 1), lambda x: np.nansum(x, 1), fixed(HOLES), order=0),
+    OpCase("nansum[finite]", lambda x: sg.nansum(x * x, (0, 1), True), lambda x: (x * x).sum((0, 1), keepdims=True), of((3, 4))),
+    OpCase("nanmean", lambda x: sg.nanmean(x, 0), lambda x: np.nanmean(x, 0), fixed(HOLES), order=0),
+    OpCase("nanmean[finite]", lambda x: sg.nanmean(x * x), lambda x: np.asarray((x * x).mean()), of((3, 4))),
+    OpCase("aminmax", lambda x: sg.aminmax(x, dim=1)[0] * sg.aminmax(x, dim=1)[1], lambda x: x.min(1) * x.max(1), of((3, 4))),
+    OpCase("diff", lambda x: sg.diff(x, 2, 0), lambda x: np.diff(x, 2, 0), of((4, 3)), bilinear=True),
+    OpCase("diff[too few]", lambda x: sg.diff(x, 2), lambda x: np.diff(x, 2), of((3, 1)), bilinear=True),
+    OpCase("cdist", sg.cdist, ref_cdist, of((2, 3, 4), (5, 4)), errors=(
+        (lambda: sg.cdist(sg.ones(2, 3), sg.ones(2, 4)), sg.ShapeError, r"cdist: expected .* got \(2, 3\) and \(2, 4\)"),)),
+    OpCase("cdist[1]", lambda a, b: sg.cdist(a, b, 1), lambda a, b: ref_cdist(a, b, 1), of((3, 2), (4, 2))),
+    OpCase("cdist[many]", sg.cdist, ref_cdist, of((30, 3), (2, 3)), tol={"float32": 1e-3}),  # a difference of squares
+    *(OpCase(op, lambda x, op=op: getattr(sg, op)(x), lambda x, op=op: getattr(np, op)(x), lambda d: iter([((d.dense(*s),), {}) for s in ((), (3,), (2, 3))]), bilinear=True)
+      for op in ("atleast_1d", "atleast_2d")),
+    *(OpCase(op, lambda a, b, op=op: getattr(sg, op)([a, b]), lambda a, b, op=op: getattr(np, op)([a, b]), lambda d: iter([((d.dense(3), d.dense(3)), {}), ((d.dense(2, 2), d.dense(2, 2)), {})]), bilinear=True)
+      for op in ("hstack", "vstack")),
+    OpCase("broadcast_tensors", lambda a, b: sg.stack(sg.broadcast_tensors(a, b)), lambda a, b: np.stack(np.broadcast_arrays(a, b)), of((3, 1), (2,)), bilinear=True, errors=(
+        (lambda: sg.broadcast_tensors(sg.ones(2), sg.ones(3)), sg.ShapeError, r"broadcast_tensors: shapes do not broadcast; got \[\(2,\), \(3,\)\]"),)),
+    *(OpCase(f"diag_embed[{k}]", lambda x, k=k: sg.diag_embed(x, k), lambda x, k=k: ref_embed(x, k), of((2, 3)), bilinear=True) for k in (0, 1, -2)),
+    OpCase("diag_embed[dims]", lambda x: sg.diag_embed(x, 0, 0, 2), lambda x: np.moveaxis(ref_embed(x, 0), 0, 1), of((2, 3)), bilinear=True, errors=(
+        (lambda: sg.diag_embed(sg.ones(())), sg.ShapeError, "diag_embed: expected at least one dimension"),)),
+    OpCase("searchsorted", lambda x: sg.searchsorted(sg.sort(x).values, x, right=True), lambda x: np.searchsorted(np.sort(x), x, "right"), of((9,)), order=0, errors=(
+        (lambda: sg.searchsorted(sg.ones(2, 2), 1.0), sg.ShapeError, r"searchsorted: expected a sequence \(n,\)"),)),
+    OpCase("bucketize", lambda x: sg.bucketize(x, sg.Tensor([-1.0, 0.0, 1.0], device=x.device)), lambda x: np.searchsorted([-1, 0, 1], x), of((3, 4)), order=0),
+    OpCase("bincount", lambda x: sg.bincount(sg.cast(sg.floor(x + 2), "int64"), minlength=6), lambda x: np.bincount(np.floor(x + 2).astype(int), minlength=6), of((9,)), order=0, errors=(
+        (lambda: sg.bincount(sg.tensor([-1])), sg.ShapeError, "bincount: expected non-negative integers"),)),
+    OpCase("bincount[weights]", lambda x: sg.bincount(sg.cast(sg.floor(x + 2), "int64"), x), lambda x: np.bincount(np.floor(x + 2).astype(int), x), of((9,)), order=0),
+    OpCase("isin", lambda x: sg.isin(sg.floor(x), [0.0, 1.0], invert=True), lambda x: np.isin(np.floor(x), [0, 1], invert=True), of((3, 4)), order=0),
+]  # fmt: skip

@@ -56,6 +56,29 @@ class Operators(SharedMethods):
     def __abs__(self) -> Any:
         return ops.elementwise.abs_p(self)
 
+    def __eq__(self, other: Any) -> Any:
+        return ops.elementwise.eq_p(self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return ops.elementwise.ne_p(self, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return ops.elementwise.lt_p(self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return ops.elementwise.le_p(self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return ops.elementwise.gt_p(self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return ops.elementwise.ge_p(self, other)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether this is a SparseTensor."""
+        return bool(getattr(self, "_is_sparse", False))
+
     def __matmul__(self, other: Any) -> Any:
         return ops.matmul(self, other)
 

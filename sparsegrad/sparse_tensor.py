@@ -165,6 +165,12 @@ class SparseTensor(Operators):
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __bool__(self) -> bool:
+        raise ValueError(
+            f"bool: a SparseTensor of shape {self.shape} is neither true nor false; did you mean "
+            "A.nnz > 0, or A.any()?"
+        )
+
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         raise DensifyError(
             f"array: a SparseTensor of shape {self.shape} does not turn into a dense array by "

@@ -419,24 +419,6 @@ class Tensor(DenseMethods, Operators):
 
     # ---- operators -----------------------------------------------------------------------------
 
-    def __eq__(self, other: Any) -> Any:
-        return ops.elementwise.eq_p(self, other)
-
-    def __ne__(self, other: Any) -> Any:
-        return ops.elementwise.ne_p(self, other)
-
-    def __lt__(self, other: Any) -> Any:
-        return ops.elementwise.lt_p(self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return ops.elementwise.le_p(self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return ops.elementwise.gt_p(self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return ops.elementwise.ge_p(self, other)
-
     def __getitem__(self, index: Any) -> Any:
         return ops.index.getitem(self, index)
 

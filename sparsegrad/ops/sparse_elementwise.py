@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import Primitive
@@ -12,6 +16,7 @@ from sparsegrad.ops import elementwise as dense
 from sparsegrad.ops import trigonometric as trig
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, reshape_p
+from sparsegrad.ops.sparse_index import sparse_mask
 from sparsegrad.ops.sparse_structure import apply_merge, at_entries, coalesce, onto_dense, to_format
 from sparsegrad.structure import plan
 
@@ -129,6 +134,54 @@ def _where(a: Any, b: Any, *, mask: Any) -> Any:
     entries, at = _broadcast("where", entries, as_tensor(mask, device=entries.device))
     pair = (entries.values, 0) if _is_sparse(a) else (0, entries.values)
     return _wrap(dense.where_p(*pair, mask=at.data), entries.pattern)
+
+
+# ---- comparisons, maxima -----------------------------------------------------------------------
+def _same_entries(op: str, a: Any, b: Any) -> tuple[Any, Any]:
+    """Both on the entries of either, each once, absent ones as 0; in the format of `a`."""
+    if a.shape != b.shape:
+        raise ShapeError(f"{op}: sparse shapes must be equal; got a: {a.shape}, b: {b.shape}")
+    a, b = coalesce(a), coalesce(to_format(b, a.format))
+    if a.pattern.same_as(b.pattern):
+        return a, b
+    either = plan.union(a.pattern, b.pattern).pattern
+    return sparse_mask(a, either), sparse_mask(b, either)
+
+
+def _compared(op: Primitive, fits: Callable[[Any, Any], bool]) -> None:
+    """With a sparse tensor or a number, if `fits` says of two absent cells (0), or of one and the
+    number, that the result is absent too."""
+    name = op.name.removesuffix("_p")
+
+    @op.defsparse
+    def apply(a: Any, b: Any) -> Any:
+        both = _is_sparse(a) and _is_sparse(b)
+        plain = [0 if _is_sparse(x) or not _is_number(x) else _number(x) for x in (a, b)]
+        if not (both or _is_number(a) or _is_number(b)) or not fits(*plain):
+            found = ", ".join(f"{type(x).__name__}{getattr(x, 'shape', (x,))}" for x in (a, b))
+            raise DensifyError(
+                f"{name}: absent cells would not stay absent; got {found}; write sg.{name} with "
+                "A.to_dense(), or with A.values for stored entries only"
+            )
+        if both:
+            a, b = _same_entries(name, a, b)
+            return _wrap(op(a.values, b.values), a.pattern)
+        a, b = (coalesce(x) if _is_sparse(x) else x for x in (a, b))
+        pattern = (a if _is_sparse(a) else b).pattern
+        return _wrap(op(*(x.values if _is_sparse(x) else x for x in (a, b))), pattern)
+
+
+def _number(x: Any) -> Any:
+    return x.item() if hasattr(x, "item") else x
+
+
+for _op, _true in (
+    (dense.eq_p, operator.eq), (dense.ne_p, operator.ne), (dense.lt_p, operator.lt),
+    (dense.le_p, operator.le), (dense.gt_p, operator.gt), (dense.ge_p, operator.ge),
+):  # fmt: skip
+    _compared(_op, lambda x, y, true=_true: not true(x, y))  # type: ignore[misc]
+_compared(dense.maximum_p, lambda x, y: bool(np.maximum(x, y) == 0))
+_compared(dense.minimum_p, lambda x, y: bool(np.minimum(x, y) == 0))
 
 
 # ---- sums --------------------------------------------------------------------------------------

@@ -66,6 +66,28 @@ ROWS = [
             ("relu", lambda x: np.maximum(x, 0), one_sparse_positive), ("abs", np.abs, one_sparse_positive),
         )
     ),
+    *(
+        OpCase(f"{name}[sparse,sparse]", getattr(sg, name), getattr(np, name), nowhere_zero, None, FORMATS,
+               huge=lambda d: ((d.huge(), d.huge()), {}), errors=(
+            (lambda name=name: getattr(sg, name)(eye(), sg.ones(2, 2)), sg.DensifyError, f"{name}: absent cells .* got SparseTensor.*Tensor"),
+            (lambda name=name: getattr(sg, name)(eye(), 1 if name == "maximum" else -1), sg.DensifyError, f"{name}: absent cells would not"),
+            (lambda name=name: getattr(sg, name)(eye(), float("nan")), sg.DensifyError, f"{name}: absent cells would not"),
+            (lambda name=name: getattr(sg, name)(eye(), sg.sparse_eye(3)), sg.ShapeError, rf"{name}: .*\(2, 2\), b: \(3, 3\)"),
+        ))
+        for name in ("maximum", "minimum")
+    ),
+    OpCase("maximum[sparse,number]", lambda a: sg.maximum(a, -0.5) - sg.minimum(0.5, a), lambda a: np.maximum(a, -0.5) - np.minimum(0.5, a),
+           lambda d: (((a,), {}) for (a, _), _ in nowhere_zero(d) if (np.abs(np.abs(a.dense()) - 0.5) > 1e-3).all()), None, FORMATS,
+           huge=lambda d: ((d.huge(),), {})),
+    *(
+        OpCase(f"{name}[sparse,sparse]", getattr(sg, name), getattr(np, ref), two_sparse, None, FORMATS, order=0)
+        for name, ref in (("ne", "not_equal"), ("lt", "less"), ("gt", "greater"))
+    ),
+    *(
+        OpCase(f"{name}[sparse,number]", lambda a, name=name, c=c: getattr(sg, name)(a, c), lambda a, ref=ref, c=c: getattr(np, ref)(a, c), one_sparse, None,
+               FORMATS, order=0, errors=((lambda name=name, c=c: getattr(sg, name)(eye(), 0 if c else 1), sg.DensifyError, f"{name}: absent cells"),) if name != "ne" else ())
+        for name, ref, c in (("eq", "equal", 1.0), ("ne", "not_equal", 0.0), ("le", "less_equal", -0.5), ("ge", "greater_equal", 0.5))
+    ),
     OpCase("where[sparse]", lambda a, x: sg.where(x > 0, a, 0) - sg.where(x > 0.5, 0, a), lambda a, x: np.where(x > 0, a, 0) - np.where(x > 0.5, 0, a),
            lambda d: (((a,), {"x": sg.Tensor(d.away(*s[0][1].shape))}) for s in sparse_broadcast(d) for a in [s[0][0]]), None, FORMATS,
            bilinear=True, huge=lambda d: ((d.huge(),), {"x": sg.ones(1, 10**6)}), errors=(

@@ -19,6 +19,7 @@ __all__ = [
     "dense_sparse",
     "eye",
     "nonempty_reductions",
+    "nowhere_zero",
     "one_sparse",
     "one_sparse_or_hybrid",
     "one_sparse_positive",
@@ -140,6 +141,11 @@ def two_sparse(d: Draw) -> Iterator[Sample]:
     for a, b in zip(d.every_kind(), Draw(7).every_kind(), strict=True):
         yield (a, b), {}
         yield (a, Sparse(a.coords, d.away(*a.values.shape), a.shape)), {}
+
+
+def nowhere_zero(d: Draw) -> Iterator[Sample]:
+    """Two sparse samples without explicit zeros, which tie with absent ones."""
+    return (s for s in two_sparse(d) if all((a.values != 0).all() for a in s[0]))
 
 
 def sparse_and_full(d: Draw) -> Iterator[Sample]:

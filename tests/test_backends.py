@@ -545,6 +545,7 @@ def dense_layers(be, n, width, dtype, order="C"):
     classes, factors = rng.integers(-1, width, n), np.abs(weight)
     out = []
     with Unchanged(x, g, weight, bias, classes, factors):
+        out += [be.gelu(x), be.silu(x), be.gelu_grad(g, x), be.silu_grad(g, x)]
         for chosen, smoothing in ((None, 0.0), (factors, 0.0), (None, 0.1), (factors, 0.1)):
             loss, lse = be.cross_entropy(x, classes, chosen, smoothing)
             back = be.cross_entropy_grad(g[:, 0], x, lse, classes, chosen, smoothing)

@@ -291,6 +291,7 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
 def _kernels() -> dict[str, Kernel]:
     from sparsegrad.backends import (
         cpu_jit_kernels,
+        cpu_jit_kernels_activations,
         cpu_jit_kernels_dense,
         cpu_jit_kernels_index,
         cpu_jit_kernels_narrow,
@@ -303,6 +304,7 @@ def _kernels() -> dict[str, Kernel]:
 
     modules = (
         cpu_jit_kernels,
+        cpu_jit_kernels_activations,
         cpu_jit_kernels_dense,
         cpu_jit_kernels_index,
         cpu_jit_kernels_narrow,

@@ -1,4 +1,4 @@
-"""Losses and normalisation of dense rows for `CpuJit`: one pass each."""
+"""Activations, losses and normalisation of dense rows for `CpuJit`: one pass each."""
 
 from __future__ import annotations
 
@@ -21,10 +21,41 @@ _I8 = np.dtype("i8")
 
 
 class CpuJitDense(Cpu):
-    """Kernels of `cpu_jit_kernels_dense`."""
+    """Kernels of `cpu_jit_kernels_activations` and `cpu_jit_kernels_dense`."""
 
     def _pays(self, work: int, least: int) -> bool:
         raise NotImplementedError
+
+    def gelu(self, x: Array) -> Array:
+        out = self._elementwise("gelu", x)
+        return super().gelu(x) if out is None else out
+
+    def gelu_grad(self, g: Array, x: Array) -> Array:
+        out = self._elementwise("gelu_grad", g, x)
+        return super().gelu_grad(g, x) if out is None else out
+
+    def silu(self, x: Array) -> Array:
+        out = self._elementwise("silu", x)
+        return super().silu(x) if out is None else out
+
+    def silu_grad(self, g: Array, x: Array) -> Array:
+        out = self._elementwise("silu_grad", g, x)
+        return super().silu_grad(g, x) if out is None else out
+
+    def _elementwise(self, name: str, *arrays: Array) -> Array | None:
+        """The result of a kernel on arrays of one shape; None where NumPy serves."""
+        shape, dtype = arrays[0].shape, self._dense_dtype(arrays[-1])
+        if dtype is None or any(a.shape != shape for a in arrays):
+            return None
+        out = np.empty(shape, dtype)
+        flat = [_contiguous(a, dtype).reshape(-1) for a in arrays]
+        launch(
+            _kernel(name, dtype),
+            (_GRAIN, *flat, out.reshape(-1)),
+            -(-out.size // _GRAIN),
+            4 * out.size,
+        )
+        return out
 
     def cross_entropy(
         self, x: Array, classes: Array, weight: Array | None, smoothing: float
@@ -97,7 +128,7 @@ class CpuJitDense(Cpu):
         return parts.sum(axis=0)
 
     def _dense_dtype(self, x: Array) -> np.dtype | None:
-        """The dtype to compute rows x (n, d) in; None where NumPy serves."""
+        """The dtype to compute in; None where NumPy serves."""
         dtype = accumulator(x.dtype)
         if not x.size or dtype not in _FLOATS or not self._pays(x.size, _MIN_DENSE):
             return None
@@ -121,6 +152,7 @@ def _contiguous(array: Array, dtype: np.dtype) -> Array:
 
 
 def _kernel(name: str, *dtypes: np.dtype) -> Any:
-    from sparsegrad.backends import cpu_jit_kernels_dense
+    from sparsegrad.backends import cpu_jit_kernels_activations, cpu_jit_kernels_dense
 
-    return getattr(cpu_jit_kernels_dense, name)[dtypes]
+    found = getattr(cpu_jit_kernels_dense, name, None)
+    return (found or getattr(cpu_jit_kernels_activations, name))[dtypes]

@@ -1,11 +1,13 @@
 """What layers of dense networks do over and over, each a method that needs one pass.
 
-Part of the contract; pure array code here. Arrays are rows: (n, C), (n, d). 16-bit floats are
-computed in float32, and results may come out in float32: ops round them once.
+Part of the contract; pure array code here. Arrays are rows, (n, C) or (n, d), except where a method
+says otherwise. 16-bit floats are computed in float32, and results may come out in float32: ops
+round them once.
 """
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +21,7 @@ Array = Any
 
 
 class Dense:
-    """Fused methods for dense layers, and their gradients."""
+    """Fused methods for dense layers, and gradients."""
 
     xp: ModuleType = np
 
@@ -33,6 +35,33 @@ class Dense:
         if bias is not None:
             out += bias
         return out
+
+    def erf(self, x: Array) -> Array:
+        """The error function; see `Backend`."""
+        raise NotImplementedError
+
+    # ---- activations, of any shape -------------------------------------------------------------
+    def gelu(self, x: Array) -> Array:
+        """x times the normal distribution function."""
+        x = _wide(x)
+        return 0.5 * x * (1 + self.erf(x * math.sqrt(0.5)))
+
+    def gelu_grad(self, g: Array, x: Array) -> Array:
+        """g times the derivative of `gelu` at x."""
+        x = _wide(x)
+        density = self.xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+        return _wide(g) * (0.5 * (1 + self.erf(x * math.sqrt(0.5))) + x * density)
+
+    def silu(self, x: Array) -> Array:
+        """x times the logistic function."""
+        x = _wide(x)
+        return x * (0.5 * (1 + self.xp.tanh(0.5 * x)))
+
+    def silu_grad(self, g: Array, x: Array) -> Array:
+        """g times the derivative of `silu` at x."""
+        x = _wide(x)
+        s = 0.5 * (1 + self.xp.tanh(0.5 * x))
+        return _wide(g) * (s * (1 + x * (1 - s)))
 
     # ---- cross entropy -------------------------------------------------------------------------
     def cross_entropy(

@@ -8,11 +8,9 @@ from typing import Any
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.ops.elementwise import exp_p, sigmoid_p, tanh_p, where
-from sparsegrad.ops.trigonometric import erf_p
 
 __all__ = ["elu", "gelu", "leaky_relu", "logsigmoid", "silu", "softplus"]
 
-_ROOT_HALF = math.sqrt(0.5)
 _ROOT_2_PI = math.sqrt(2 / math.pi)
 
 
@@ -38,31 +36,42 @@ elu_p.defvjp(x=_elu_rule, sparse_g=True)
 
 
 @primitive(promote="float")
-def silu_p(xp: Any, x: Any) -> Any:
-    return x * (0.5 * (1 + xp.tanh(0.5 * x)))
+def silu_p(be: Any, x: Any) -> Any:
+    return be.silu(x)
 
 
-def _silu_rule(g: Any, x: Any) -> Any:
+@primitive
+def silu_grad_p(be: Any, dy: Any, x: Any) -> Any:
+    return be.silu_grad(dy, x)
+
+
+def _silu_curvature(g: Any, dy: Any, x: Any) -> Any:
     s = sigmoid_p(x)
-    return g * (s * (1 + x * (1 - s)))
+    return g * dy * (s * (1 - s) * (2 + x * (1 - 2 * s)))
 
 
-silu_p.defvjp(x=_silu_rule, sparse_g=True)
+silu_p.defvjp(x=lambda g, x: silu_grad_p(g, x), sparse_g=True)
+silu_grad_p.defvjp(dy=lambda g, x: silu_grad_p(g, x), x=_silu_curvature)
 
 
 @primitive(promote="float")
 def gelu_p(be: Any, x: Any) -> Any:
     """x times the normal distribution function."""
-    wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
-    return (0.5 * wide * (1 + be.erf(wide * _ROOT_HALF))).astype(x.dtype, copy=False)
+    return be.gelu(x)
 
 
-def _gelu_rule(g: Any, x: Any) -> Any:
-    density = exp_p(x * x * -0.5) * (0.5 * _ROOT_2_PI)
-    return g * (0.5 * (1 + erf_p(x * _ROOT_HALF)) + x * density)
+@primitive
+def gelu_grad_p(be: Any, dy: Any, x: Any) -> Any:
+    return be.gelu_grad(dy, x)
 
 
-gelu_p.defvjp(x=_gelu_rule, sparse_g=True)
+def _gelu_curvature(g: Any, dy: Any, x: Any) -> Any:
+    squares = x * x
+    return g * dy * (exp_p(squares * -0.5) * (2 - squares) * (0.5 * _ROOT_2_PI))
+
+
+gelu_p.defvjp(x=lambda g, x: gelu_grad_p(g, x), sparse_g=True)
+gelu_grad_p.defvjp(dy=lambda g, x: gelu_grad_p(g, x), x=_gelu_curvature)
 
 
 @primitive(promote="float")

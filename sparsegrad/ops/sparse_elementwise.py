@@ -106,7 +106,10 @@ def _cotangent(op: Primitive) -> None:
         return _wrap(op(dy.values, at, **static), dy.pattern)
 
 
-for _op in (dense.tanh_grad_p, dense.sigmoid_grad_p, dense.relu_grad_p, unary.clamp_grad_p):
+for _op in (
+    *(dense.tanh_grad_p, dense.sigmoid_grad_p, dense.relu_grad_p, unary.clamp_grad_p),
+    *(activations.gelu_grad_p, activations.silu_grad_p),
+):
     _cotangent(_op)
 
 

@@ -1,5 +1,5 @@
-# ruff: noqa: E501  (a row is read as a row)
-"""Rows of layers of dense networks: linear, cross entropy, layer normalisation."""
+# ruff: noqa: E501, F405  (a row is read as a row)
+"""Rows of layers of dense networks: linear, activations, cross entropy, layer normalisation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import numpy as np
 
 import sparsegrad as sg
 from op_db.case import Draw, OpCase
+from op_db.rows_elementwise import ref_erf
 from op_db.samples import *  # noqa: F403
 from sparsegrad import backends
 from sparsegrad.backends.quiet import quiet
+from sparsegrad.ops import activations as A
 from sparsegrad.ops import fused as F
 
 
@@ -25,6 +27,16 @@ def linears(d: Draw) -> Any:
 
 def ref_linear(x: Any, weight: Any, bias: Any = 0) -> Any:
     return x @ weight.T + bias
+
+
+# ---- activations ---------------------------------------------------------------------------------
+def ref_gelu_grad(dy: Any, x: Any) -> Any:
+    return dy * (0.5 * (1 + ref_erf(x / np.sqrt(2))) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi))
+
+
+def ref_silu_grad(dy: Any, x: Any) -> Any:
+    s = 1 / (1 + np.exp(-x))
+    return dy * s * (1 + x * (1 - s))
 
 
 # ---- cross entropy: classes, factors of classes and smoothing do not vary ------------------------
@@ -120,6 +132,8 @@ ROWS = [
     OpCase("linear", sg.linear, ref_linear, linears, "linear_p", errors=(
         (lambda: sg.linear(sg.ones(2, 3), sg.ones(4, 2)), sg.ShapeError, r"linear: expected .*\(2, 3\), \(4, 2\)"),
         (lambda: sg.linear(sg.ones(2, 3), sg.ones(4, 3), sg.ones(3)), sg.ShapeError, r"and \(3,\)"))),
+    OpCase("gelu_grad", A.gelu_grad_p, ref_gelu_grad, same_shape, "gelu_grad_p"),
+    OpCase("silu_grad", A.silu_grad_p, ref_silu_grad, same_shape, "silu_grad_p"),
     *(OpCase(f"cross_entropy[{name or 'classes'}]", losses(static), ref_losses(static),
              lambda d: iter([((d.dense(6, 3),), {})]), "cross_entropy_p") for name, static in TARGETS.items()),
     *(OpCase(f"cross_entropy_grad[{name or 'classes'}]", slopes(static), ref_slopes(static),

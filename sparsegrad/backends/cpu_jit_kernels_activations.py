@@ -1,0 +1,129 @@
+"""Numba kernels: activation functions and their slopes, elementwise, branch-free where that makes
+vector code. Arrays are flat; a task is a run of `chunk` elements."""
+
+from __future__ import annotations
+
+import math
+
+from numba import float32
+from numba.extending import overload
+
+from sparsegrad.backends.cpu_jit_kernels_segment import _exp
+from sparsegrad.backends.cpu_jit_vector import draw, inlined, kernel
+
+_ROOT_HALF = math.sqrt(0.5)
+_DENSITY = 1 / math.sqrt(2 * math.pi)
+
+
+# The normal distribution function from erf and erfc, with Cephes' coefficients: erf(a) is a times
+# a polynomial in a² up to 1, erfc(a) is exp(-a²) / a times one in 1 / a² up to 2, and one beyond.
+@inlined({"contract"})
+def _normal32(x, bell):
+    """For `bell` = exp(-x² / 2)."""
+    a = abs(x) * float32(_ROOT_HALF)
+    s = a * a
+    p = float32(7.853861353153693e-5)
+    p = p * s + float32(-8.010193625184903e-4)
+    p = p * s + float32(5.188327685732524e-3)
+    p = p * s + float32(-2.685381193529856e-2)
+    p = p * s + float32(1.128358514861418e-1)
+    p = p * s + float32(-3.761262582423300e-1)
+    p = p * s + float32(1.128379165726710)
+    low = float32(0.5) + float32(0.5) * x * float32(_ROOT_HALF) * p
+    q = float32(1) / (a if a > float32(1) else float32(1))
+    y = q * q
+    u = float32(2.326819970068386e-2)
+    u = u * y + float32(-1.387039388740657e-1)
+    u = u * y + float32(3.687424674597105e-1)
+    u = u * y + float32(-5.824733027278666e-1)
+    u = u * y + float32(6.210004621745983e-1)
+    u = u * y + float32(-4.944515323274145e-1)
+    u = u * y + float32(3.404879937665872e-1)
+    u = u * y + float32(-2.741127028184656e-1)
+    u = u * y + float32(5.638259427386472e-1)
+    v = float32(-1.047766399936249e1)
+    v = v * y + float32(1.297719955372516e1)
+    v = v * y + float32(-7.495518717768503)
+    v = v * y + float32(2.921019019210786)
+    v = v * y + float32(-1.015265279202700)
+    v = v * y + float32(4.218463358204948e-1)
+    v = v * y + float32(-2.820767439740514e-1)
+    v = v * y + float32(5.641895067754075e-1)
+    tail = float32(0.5) * bell * q * (u if a < float32(2) else v)
+    high = tail if x < float32(0) else float32(1) - tail
+    return low if a < float32(1) else high
+
+
+def _normal(x, bell):
+    raise NotImplementedError("compiled only")
+
+
+@overload(_normal, jit_options={"forceinline": True})
+def _normal_of(x, bell):
+    if x == float32:
+        return lambda x, bell: _normal32(x, bell)
+    return lambda x, bell: 0.5 * math.erfc(-x * _ROOT_HALF)
+
+
+@kernel(">n1 n <F1 >F1", "F")
+def gelu(ticket, chunk, x, out):
+    """out = x times the normal distribution function."""
+    F = x.dtype.type
+    tasks = (x.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        source, result = x[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
+        for i in range(source.size):
+            v = source[i]
+            result[i] = v * _normal(v, _exp(F(-0.5) * v * v))
+
+
+@kernel(">n1 n <F1 <F1 >F1", "F")
+def gelu_grad(ticket, chunk, g, x, out):
+    """out = g times the derivative of gelu."""
+    F = x.dtype.type
+    tasks = (x.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        source, result = x[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
+        back = g[t * chunk : (t + 1) * chunk]
+        for i in range(source.size):
+            v = source[i]
+            bell = _exp(F(-0.5) * v * v)
+            result[i] = back[i] * (_normal(v, bell) + v * bell * F(_DENSITY))
+
+
+@kernel(">n1 n <F1 >F1", "F")
+def silu(ticket, chunk, x, out):
+    """out = x times the logistic function."""
+    F = x.dtype.type
+    tasks = (x.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        source, result = x[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
+        for i in range(source.size):
+            v = source[i]
+            result[i] = v / (F(1) + _exp(-v))
+
+
+@kernel(">n1 n <F1 <F1 >F1", "F")
+def silu_grad(ticket, chunk, g, x, out):
+    """out = g times the derivative of silu."""
+    F = x.dtype.type
+    tasks = (x.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        source, result = x[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
+        back = g[t * chunk : (t + 1) * chunk]
+        for i in range(source.size):
+            v = source[i]
+            s = F(1) / (F(1) + _exp(-v))
+            result[i] = back[i] * (s * (F(1) + v * (F(1) - s)))

@@ -6,7 +6,7 @@
 //   [argsort of the keys: CuPy's, a stable radix sort]
 //   flag     1 where a sorted entry starts a new position
 //   [cumsum of the flags: CuPy's scan]
-//   scatter  positions, start of each segment, narrow order, segment of each entry
+//   scatter  positions, and the start of the segment of each
 //   sum      values of each segment: one level within a tile of entries, `join` across tiles
 //
 // Mapping   Index kernels: one thread an entry. sum: a warp takes tiles of 256 sorted entries and
@@ -16,7 +16,7 @@
 //           no more than many small ones. What a cut divides goes to `partial`, two rows a tile:
 //           the run that came from the left, and the one that goes on to the right; `join` adds a
 //           run's parts in order.
-// Bytes     pack i d + key; flag key 32 (sector of a gather) + 8 + i; scatter about 8 + 3 i;
+// Bytes     pack i d + key; flag i d + i; scatter i, and i (2 d + 1) a position;
 //           sum nnz * (i + i + s D) + u s D, gathers of D = 1 cost up to a sector of 32 each.
 // Segments  that are empty are legal in sum, sum_rows and join, which leave their place in `out` as
 //           it is: the caller fills it with zeros.
@@ -57,45 +57,30 @@ __global__ void sg_coalesce_pack(const I* __restrict__ indices, long long stride
   }
 }
 
-template <typename K, typename I>
-__global__ void sg_coalesce_flag(const K* __restrict__ key, const long long* __restrict__ perm,
-                                 long long n, I* __restrict__ head) {
-  for (long long i = sg_thread(); i < n; i += sg_threads())
-    head[i] = i == 0 || key[perm[i]] != key[perm[i - 1]];
-}
-
-// The same for positions of more than 64 bits, which were sorted dimension by dimension.
+// 1 where a sorted entry starts a new position.
 template <typename I>
-__global__ void sg_coalesce_flag_wide(const I* __restrict__ indices, long long stride, int ndim,
-                                      const long long* __restrict__ perm, long long n,
-                                      I* __restrict__ head) {
+__global__ void sg_coalesce_flag(const I* __restrict__ indices, long long stride, int ndim,
+                                 long long n, I* __restrict__ head) {
   for (long long i = sg_thread(); i < n; i += sg_threads()) {
     bool starts = i == 0;
     for (int d = 0; d < ndim && !starts; ++d)
-      starts = indices[d * stride + perm[i]] != indices[d * stride + perm[i - 1]];
+      starts = indices[d * stride + i] != indices[d * stride + i - 1];
     head[i] = starts;
   }
 }
 
-// upto: the inclusive scan of the flags. inverse: the segment of each entry in input order, which
-// is the gradient's gather.
+// upto: the inclusive scan of the flags.
 template <typename I>
 __global__ void sg_coalesce_scatter(const I* __restrict__ indices, long long stride, int ndim,
-                                    const long long* __restrict__ perm,
                                     const I* __restrict__ upto, long long n,
                                     I* __restrict__ out_indices, long long out_stride,
-                                    I* __restrict__ start, I* __restrict__ order,
-                                    I* __restrict__ segment, I* __restrict__ inverse_or_null) {
+                                    I* __restrict__ start) {
   for (long long i = sg_thread(); i < n; i += sg_threads()) {
-    const long long entry = perm[i];
     const I here = upto[i], s = here - 1;
-    order[i] = (I)entry;
-    segment[i] = s;
-    if (inverse_or_null) inverse_or_null[entry] = s;
     if (i == 0 || upto[i - 1] != here) {
       start[s] = (I)i;
       for (int d = 0; d < ndim; ++d)
-        out_indices[d * out_stride + s] = indices[d * stride + entry];
+        out_indices[d * out_stride + s] = indices[d * stride + i];
     }
     if (i == n - 1) start[here] = (I)n;
   }
@@ -104,7 +89,7 @@ __global__ void sg_coalesce_scatter(const I* __restrict__ indices, long long str
 // Scalar values. Tiles of 256: eight rounds of a warp.
 template <typename T, typename I>
 __global__ void __launch_bounds__(256, SG_HALF)
-sg_coalesce_sum(const T* __restrict__ values, const I* __restrict__ order_or_null,
+sg_coalesce_sum(const T* __restrict__ values, const I* __restrict__ order,
                 const I* __restrict__ segment, const I* __restrict__ start, long long n,
                 T* __restrict__ out, SG_ACC(T)* __restrict__ partial) {
   typedef SG_ACC(T) A;
@@ -120,7 +105,7 @@ sg_coalesce_sum(const T* __restrict__ values, const I* __restrict__ order_or_nul
     for (int r = 0; r < ROUNDS; ++r) {  // all loads before the first use
       const long long i = first + 32 * r + lane;
       seg[r] = i < n ? segment[i] : I(-1);
-      value[r] = i < n ? A(sg_widen(values[order_or_null ? (long long)order_or_null[i] : i])) : A(0);
+      value[r] = i < n ? A(sg_widen(values[order[i]])) : A(0);
     }
     A carry = A(0);  // of the run that is open at the end of a round
     I open = I(-2);
@@ -152,7 +137,7 @@ sg_coalesce_sum(const T* __restrict__ values, const I* __restrict__ order_or_nul
 // Values of `width` numbers an entry; V divides width. Groups of `lanes` lanes: a power of two.
 template <typename T, typename I, int V>
 __global__ void __launch_bounds__(256, SG_HALF)
-sg_coalesce_sum_rows(const T* __restrict__ values, const I* __restrict__ order_or_null,
+sg_coalesce_sum_rows(const T* __restrict__ values, const I* __restrict__ order,
                      const I* __restrict__ segment, const I* __restrict__ start, long long n,
                      int width, int lanes, int tile_rows, T* __restrict__ out,
                      SG_ACC(T)* __restrict__ partial) {
@@ -192,7 +177,7 @@ sg_coalesce_sum_rows(const T* __restrict__ values, const I* __restrict__ order_o
       for (int u = 0; u < 4; ++u) {  // past the end, the last row once more
         const long long at = first + min(i + u, rows - 1);
         if (i + u > 0 && i + u < rows && segment[at] != segment[at - 1]) starts |= 1u << u;
-        const long long entry = order_or_null ? (long long)order_or_null[at] : at;
+        const long long entry = order[at];
         sg_load(row[u], values + entry * width + column);
       }
       #pragma unroll

@@ -110,6 +110,18 @@ class Backend(Dense, Steps, Draws):
             equal &= c[1:] == c[:-1]
         return bool((after | equal).all()), bool(after.all())
 
+    def runs(self, coords: tuple[Array, ...]) -> tuple[tuple[Array, ...], Array]:
+        """Distinct coordinates (u,) of sorted lists (nnz,), and where the run of each begins:
+        (u + 1,), in their dtype."""
+        xp, nnz, dtype = self.xp, coords[0].size, coords[0].dtype
+        new = xp.ones(nnz, dtype=bool)
+        new[1:] = False
+        for c in coords:
+            new[1:] |= c[1:] != c[:-1]
+        starts = xp.flatnonzero(new).astype(dtype)
+        offsets = xp.concatenate((starts, xp.asarray([nnz], dtype=dtype)))
+        return tuple(c[starts] for c in coords), offsets
+
     def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
         """Raise PatternError unless every index lies in [0, bound); where that means waiting for
         a device and `later` is set, at the next synchronisation."""

@@ -107,10 +107,10 @@ class Cuda(Backend):
         indices = _stacked(coords)
         if not int(coalesce.coalesce_check(indices)[0]) & 1:  # sync: a sorted pattern has no plan
             return None
-        return coalesce.sort_order(indices, shape)[0]
+        return coalesce.sort_order(indices, shape)
 
     def group(self, ids: Array, n: int) -> tuple[Array, Array]:
-        perm, _ = coalesce.sort_order(_stacked((ids,)), (n,))
+        perm = coalesce.sort_order(_stacked((ids,)), (n,))
         return perm.astype(ids.dtype), self.compress(ids[perm], n)
 
     def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
@@ -118,6 +118,10 @@ class Cuda(Backend):
             return True, True
         flags = int(coalesce.coalesce_check(_stacked(coords))[0])  # sync
         return not flags & 1, not flags
+
+    def runs(self, coords: tuple[Array, ...]) -> tuple[tuple[Array, ...], Array]:
+        found, start = coalesce.runs(_stacked(coords))
+        return tuple(found), start
 
     def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
         if index.size == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,10 +16,8 @@ from sparsegrad.backends.cuda_kernels import (
 )
 
 __all__ = [
-    "CoalescePlan",
     "coalesce_check",
-    "coalesce_plan",
-    "coalesce_sum",
+    "runs",
     "segment_sum",
     "sort_order",
     "sums",
@@ -30,17 +27,6 @@ Array = Any
 
 _KEYS = (np.dtype(np.uint32), np.dtype(np.uint64))
 _SUMMED = {"float16", "bfloat16", "float32", "float64", "int32", "int64"}
-
-
-@dataclass(frozen=True, slots=True)
-class CoalescePlan:
-    """Where every entry goes. All on the device; `u` distinct positions of `nnz` entries."""
-
-    indices: Array  # (ndim, u), sorted
-    start: Array  # (u + 1,): where each position's entries start in sorted order
-    order: Array  # (nnz,): which entry is there
-    segment: Array  # (nnz,): which position, in sorted order
-    inverse: Array  # (nnz,): which position, in input order
 
 
 def coalesce_check(indices: Array) -> Array:
@@ -61,9 +47,8 @@ def coalesce_check(indices: Array) -> Array:
     return flags
 
 
-def sort_order(indices: Array, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
-    """The stable permutation (nnz,) of the positions `indices` (ndim, nnz) to row-major order, and
-    the keys they were sorted by, which are None for positions of more than 64 bits."""
+def sort_order(indices: Array, shape: tuple[int, ...]) -> Array:
+    """The stable permutation (nnz,) of the positions `indices` (ndim, nnz) to row-major order."""
     import cupy
 
     ndim, nnz = indices.shape
@@ -72,93 +57,57 @@ def sort_order(indices: Array, shape: tuple[int, ...]) -> tuple[Array, Array | N
         perm = cupy.argsort(indices[ndim - 1])
         for d in range(ndim - 2, -1, -1):
             perm = perm[cupy.argsort(indices[d][perm])]
-        return perm, None
+        return perm
     key_dtype = _KEYS[0 if sum(widths) <= 32 else 1]
     key = cupy.empty(nnz, key_dtype)
     packed = sum(width << (8 * d) for d, width in enumerate(widths))
     pack = kernel("coalesce", "sg_coalesce_pack", ctype_of(key_dtype), ctype_of(indices.dtype))
     launch(pack, nnz, indices=indices, stride=nnz, ndim=ndim, n=nnz, widths=packed, key=key)
-    return cupy.argsort(key), key
+    return cupy.argsort(key)
 
 
-def coalesce_plan(indices: Array, shape: tuple[int, ...]) -> CoalescePlan:
-    """Sort the positions `indices` (ndim, nnz) in row-major order and find the duplicates.
-
-    Waits once for the device, to learn how many positions there are.
-    """
+def runs(indices: Array) -> tuple[Array, Array]:
+    """Distinct ones of the sorted positions `indices` (ndim, nnz): (ndim, u), and where the run of
+    each begins: (u + 1,). Waits once for the device, to learn how many there are."""
     import cupy
 
     (ndim, nnz), index = indices.shape, ctype_of(indices.dtype)
+    if not nnz:
+        return indices, cupy.zeros(1, indices.dtype)
     common = {"indices": indices, "stride": nnz, "ndim": ndim, "n": nnz}
-    perm, key = sort_order(indices, shape)
     head = cupy.empty(nnz, indices.dtype)
-    if key is None:
-        flag = kernel("coalesce", "sg_coalesce_flag_wide", index)
-        launch(flag, nnz, **common, perm=perm, head=head)
-    else:
-        flag = kernel("coalesce", "sg_coalesce_flag", ctype_of(key.dtype), index)
-        launch(flag, nnz, key=key, perm=perm, n=nnz, head=head)
+    launch(kernel("coalesce", "sg_coalesce_flag", index), nnz, **common, head=head)
     upto = cupy.cumsum(head, dtype=head.dtype)
-    u = int(upto[-1]) if nnz else 0  # sync
-    plan = CoalescePlan(
-        indices=cupy.empty((ndim, u), indices.dtype),
-        start=cupy.empty(u + 1, indices.dtype) if nnz else cupy.zeros(1, indices.dtype),
-        order=cupy.empty(nnz, indices.dtype),
-        segment=cupy.empty(nnz, indices.dtype),
-        inverse=cupy.empty(nnz, indices.dtype),
-    )
+    u = int(upto[-1])  # sync
+    found, start = cupy.empty((ndim, u), indices.dtype), cupy.empty(u + 1, indices.dtype)
     launch(
         kernel("coalesce", "sg_coalesce_scatter", index),
         nnz,
         **common,
-        perm=perm,
         upto=upto,
-        out_indices=plan.indices,
+        out_indices=found,
         out_stride=u,
-        start=plan.start,
-        order=plan.order,
-        segment=plan.segment,
-        inverse_or_null=plan.inverse,
+        start=start,
     )
-    return plan
+    return found, start
 
 
-def coalesce_sum(plan: CoalescePlan, values: Array, *, dtype: str | None = None) -> Array:
-    """Sum the values (nnz, *D) of each position -> (u, *D), the same bits every time."""
-    import cupy
-
-    out = cupy.empty((plan.indices.shape[1], *values.shape[1:]), values.dtype)
-    _sum_into(out, values, plan.segment, plan.start, plan.order, dtype)
-    return out
-
-
-def segment_sum(values: Array, segment: Array, start: Array, order: Array | None = None) -> Array:
+def segment_sum(
+    values: Array, segment: Array, start: Array, order: Array, *, dtype: str | None = None
+) -> Array:
     """Sums of runs: values (nnz, *D) -> (s, *D), 0 for an empty run, the same bits every time.
 
     segment (nnz,): the run of each entry, rising; start (s + 1,): where each begins; order (nnz,):
-    which values are meant, all of them in order by default. Index arrays have one dtype.
+    which values are meant. Index arrays have one dtype. `dtype="bfloat16"` says that uint16 arrays
+    hold bfloat16.
     """
     import cupy
 
     out = cupy.zeros((start.size - 1, *values.shape[1:]), values.dtype)
-    _sum_into(out, values, segment, start, order, None)
-    return out
-
-
-def sums(dtype: np.dtype) -> bool:
-    """Whether there are instances of `segment_sum` for values of this dtype."""
-    return dtype.name in _SUMMED
-
-
-def _sum_into(
-    out: Array, values: Array, segment: Array, start: Array, order: Array | None, dtype: Any
-) -> None:
-    import cupy
-
     types = (ctype_of(values.dtype, dtype), ctype_of(segment.dtype))
     nnz, width = segment.size, prod(values.shape[1:])
     if not out.size or not nnz:
-        return
+        return out
     wide = accumulator_of(types[0])
     # Rows of many columns keep a group of lanes busy for longer, so their tiles are shorter.
     tile = 256 if width == 1 else 64 if width >= 16 else 32
@@ -168,7 +117,7 @@ def _sum_into(
     common |= {"partial": partial}
     if width == 1:
         first = kernel("coalesce", "sg_coalesce_sum", *types)
-        launch(first, 32 * tiles, **common, values=values, order_or_null=order)
+        launch(first, 32 * tiles, **common, values=values, order=order)
     else:
         full = 16 // values.itemsize
         aligned = width % full == 0 and values.data.ptr % 16 == 0
@@ -180,7 +129,7 @@ def _sum_into(
             lanes * tiles * blocks,
             **common,
             values=values,
-            order_or_null=order,
+            order=order,
             width=width,
             lanes=lanes,
             tile_rows=tile,
@@ -194,3 +143,9 @@ def _sum_into(
         width=width,
         columns=columns,
     )
+    return out
+
+
+def sums(dtype: np.dtype) -> bool:
+    """Whether there are instances of `segment_sum` for values of this dtype."""
+    return dtype.name in _SUMMED

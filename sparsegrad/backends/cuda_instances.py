@@ -57,8 +57,7 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     "coalesce": {
         "sg_coalesce_check": _product(_INDEX),
         "sg_coalesce_pack": _product(_KEY, _INDEX),
-        "sg_coalesce_flag": _product(_KEY, _INDEX),
-        "sg_coalesce_flag_wide": _product(_INDEX),
+        "sg_coalesce_flag": _product(_INDEX),
         "sg_coalesce_scatter": _product(_INDEX),
         "sg_coalesce_sum": _product(_VALUE, _INDEX),
         "sg_coalesce_sum_rows": _loads(_VALUE, False),

@@ -60,17 +60,8 @@ def coalesce(pattern: Pattern) -> Merge:
 
 
 def _merge(listed: Pattern, perm: Array | None) -> Merge:
-    be = listed.core.backend
-    xp = be.xp
-    coords = listed.coords
-    new = xp.ones(listed.nnz, dtype=bool)
-    new[1:] = False
-    for c in coords:
-        new[1:] |= c[1:] != c[:-1]
-    starts = xp.flatnonzero(new).astype(coords[0].dtype)
-    end = xp.asarray([listed.nnz], dtype=coords[0].dtype)
-    kept = tuple(c[starts] for c in coords)
-    return Merge(_like(listed, kept), perm, xp.concatenate((starts, end)))
+    coords, offsets = listed.core.backend.runs(listed.coords)
+    return Merge(_like(listed, coords), perm, offsets)
 
 
 def _like(pattern: Pattern, coords: tuple[Array, ...], shape: Any = None) -> Pattern:

@@ -154,25 +154,19 @@ def test_sddmm_refuses(cp):
 # ---- coalesce
 
 
-def plan_of(cp, positions, shape, index="int32"):
-    return coalesce.coalesce_plan(cp.asarray(positions.astype(index)), shape)
-
-
 def check_plan(cp, positions, shape, index="int32"):
-    plan = plan_of(cp, positions, shape, index)
+    """The order of positions, then the distinct ones and where their runs begin."""
+    there = cp.asarray(positions.astype(index))
     order = np.lexsort(positions[::-1])
+    assert (coalesce.sort_order(there, shape).get() == order).all()
+    unique, counts = positions, np.zeros(0, int)
     if positions.shape[1]:
-        unique, inverse = np.unique(positions, axis=1, return_inverse=True)
-    else:
-        unique, inverse = positions, np.empty(0, int)
-    assert (plan.indices.get() == unique).all()
-    assert (plan.order.get() == order).all()
-    assert (plan.inverse.get() == inverse).all()
-    assert (plan.segment.get() == inverse[order]).all()
-    counts = np.bincount(inverse, minlength=unique.shape[1])
-    assert (plan.start.get() == np.r_[0, np.cumsum(counts)]).all()
-    assert plan.indices.dtype == plan.start.dtype == plan.order.dtype == index
-    return plan, inverse
+        unique, counts = np.unique(positions, axis=1, return_counts=True)
+    there = cp.asarray(np.ascontiguousarray(positions[:, order], index))
+    found, start = coalesce.runs(there)
+    assert (found.get() == unique).all()
+    assert (start.get() == np.r_[0, np.cumsum(counts)]).all()
+    assert found.dtype == start.dtype == index
 
 
 def positions_in(shape, nnz, seed=0):
@@ -240,15 +234,17 @@ def check_sum(cp, ids, dense, dtype, index="int32", shift=0):
     """Sum values whose positions are `ids`, in a shuffled order."""
     rng = np.random.default_rng(len(ids))
     ids = rng.permutation(ids)
-    plan = plan_of(cp, ids[None], (max(ids, default=0) + 1,), index)
+    order = np.argsort(ids, kind="stable")
+    unique, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    segment, start = inverse[order], np.r_[0, np.cumsum(counts)]
     if dtype in TOLERANCE:
         values = draw(rng, (len(ids), *dense), dtype)
     else:
         values = rng.integers(-1000, 1000, (len(ids), *dense)).astype(dtype)
     flat = cp.asarray(np.r_[np.zeros(shift, values.dtype), values.ravel()])
     there = flat[shift:].reshape(values.shape)
-    got = coalesce.coalesce_sum(plan, there, dtype=dtype).get()
-    unique, inverse = np.unique(ids, return_inverse=True)
+    indices = (cp.asarray(a.astype(index)) for a in (segment, start, order))
+    got = coalesce.segment_sum(there, *indices, dtype=dtype).get()
     wanted, scale = (np.zeros((len(unique), *dense)) for _ in range(2))
     np.add.at(wanted, inverse, load(values, dtype))
     np.add.at(scale, inverse, np.abs(load(values, dtype)))
@@ -307,7 +303,7 @@ def test_coalesce_is_deterministic(cp):
 
 
 def test_launches(sim):
-    """At most four of our kernels for the plan, two for the sums, one for sddmm."""
+    """One of our kernels for the order, two for the runs, two for the sums, one for sddmm."""
     ids = sim.asarray(positions_in((9, 11), 700).astype("i"))
     values, x = sim.zeros((700, 4), "f"), sim.zeros((11, 8), "f")
 
@@ -316,10 +312,14 @@ def test_launches(sim):
             result = action()
         return result, [launch.kernel for launch in launches if launch.kernel.startswith("sg_")]
 
-    plan, launches = ours(lambda: coalesce.coalesce_plan(ids, (9, 11)))
-    assert len(launches) == 3
+    perm, launches = ours(lambda: coalesce.sort_order(ids, (9, 11)))
+    assert len(launches) == 1
+    (_, start), launches = ours(lambda: coalesce.runs(ids[:, perm]))
+    assert len(launches) == 2
+    segment = sim.searchsorted(start, sim.arange(700), side="right") - 1
+    arrays = (segment.astype("i"), start, perm.astype("i"))
     before = cudasim.synchronisations()
-    assert len(ours(lambda: coalesce.coalesce_sum(plan, values))[1]) == 2
+    assert len(ours(lambda: coalesce.segment_sum(values, *arrays))[1]) == 2
     assert len(ours(lambda: kernels.sddmm(ids[0], ids[1], x, x))[1]) == 1
     assert cudasim.synchronisations() == before
     assert ours(lambda: kernels.sddmm(ids[0, :0], ids[1, :0], x, x))[1] == []

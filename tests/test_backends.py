@@ -335,6 +335,21 @@ def test_exp_over_its_range():
 
 @pytest.mark.parametrize("be", FAST)
 @pytest.mark.parametrize("index", ["i4", "i8"])
+@pytest.mark.parametrize("dtype", [*FLOATS, *OTHERS, "c8", "u1"])
+def test_gather(be, index, dtype):
+    rng = np.random.default_rng(0)
+    for tail in [(), (1,), (3,), (16,), (19,), (2, 7), (0,)]:
+        ids = rng.integers(-40, 40, 101).astype(index)  # negative ones count from the end
+        for x in layouts(whole(rng, (40, *tail), dtype)):
+            same(be.gather(x, ids), x[ids])
+            same(be.gather(x, ids % 40), x[ids % 40])
+        same(be.gather(x, ids[:0]), x[:0])
+    with pytest.raises(IndexError):
+        be.gather(x, np.array([40], index))
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
 @pytest.mark.parametrize("dtype", [*FLOATS, *OTHERS])
 def test_scatter_add(be, index, dtype):
     rng = np.random.default_rng(2)

@@ -133,7 +133,11 @@ class Backend(Dense, Steps, Draws):
             at = int(self.xp.argmax(index == found))
             raise PatternError(f"{name}: index {found} at position {at} is outside [0, {bound})")
 
-    # ---- sums by index -------------------------------------------------------------------------
+    # ---- rows and sums by index ----------------------------------------------------------------
+    def gather(self, x: Array, index: Array) -> Array:
+        """Rows x[index]: x (n, *D), index (e,) -> (e, *D)."""
+        return x[index]
+
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         """out[index[e]] += values[e] in place; ids in any order, duplicates add up.
 

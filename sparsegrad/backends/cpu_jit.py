@@ -35,6 +35,7 @@ __all__ = ["CpuJit", "get_num_threads", "set_num_threads", "warmup"]
 _MIN_PRODUCT = 1 << 15  # spmm, sddmm: multiplications
 _MIN_SEGMENT = 1 << 14  # segment_*: values
 _MIN_SCATTER = 1 << 14  # scatter_add: values
+_MIN_GATHER = 1 << 16  # gather: bytes
 _MIN_SORT = 1 << 13  # sort_coo, group: entries
 _MIN_SCAN = 1 << 15  # expand, compress, order_facts, check_indices: entries
 
@@ -132,7 +133,27 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
         if arrays is None or not self._pays(index.size, _MIN_SCAN) or not _inside(arrays[0], bound):
             super().check_indices(name, index, bound)  # which says what is wrong and where
 
-    # ---- sums by index -------------------------------------------------------------------------
+    # ---- rows and sums by index ----------------------------------------------------------------
+    def gather(self, x: Array, index: Array) -> Array:
+        arrays, row = _indices(index), x[:1].nbytes
+        if (
+            arrays is None
+            or x.ndim == 0
+            or x.dtype.alignment not in (4, 8)
+            or not (x.flags.c_contiguous and x.flags.aligned)
+            or not self._pays(index.size * row, _MIN_GATHER)
+            or not _inside(arrays[0], len(x))  # negative ids count from the end in NumPy
+        ):
+            return super().gather(x, index)
+        out = np.empty((index.size, *x.shape[1:]), dtype=x.dtype)
+        if out.size:
+            word = _I8 if x.dtype.alignment == 8 else _I4
+            source, target = (a.reshape(len(a), -1).view(word) for a in (x, out))
+            tasks = _tasks(max(index.size, out.nbytes // _LINE))
+            args = (tasks, arrays[0], source, target)
+            launch(_kernel("gather", word, index.dtype), args, tasks, 4 * index.size + target.size)
+        return out
+
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         wide, arrays = wide_of(out.dtype), _indices(index)
         if (

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from numba import int32, int64, uint64
 
-from sparsegrad.backends.cpu_jit_vector import draw, kernel
+from sparsegrad.backends.cpu_jit_vector import (
+    SHORT,
+    WIDE,
+    draw,
+    far,
+    kernel,
+    load,
+    prefetch,
+    store,
+    zero,
+    zero_short,
+)
 
 _BLOCK = 4096  # entries between looking whether the rest can be skipped
+_AHEAD = 16  # rows between fetching and using one
+_FETCH = 256  # bytes of a row to fetch; the processor notices the run and fetches the rest
 
 
 @kernel("<I1 <I1", "I")
@@ -91,6 +104,43 @@ def linear_key(ticket, tasks, major, minor, width, key):
             return
         for e in range(t * n // tasks, (t + 1) * n // tasks):
             key[e] = int64(major[e]) * width + int64(minor[e])
+
+
+@kernel(">n1 n <I1 <K2 >K2", "KI")
+def gather(ticket, tasks, index, x, out):
+    """out (e, w) = x[index], words of 4 or 8 bytes. What vectors do not divide is copied by
+    vectors that overlap."""
+    n, w = int64(index.size), uint64(x.shape[1])
+    xs, outs = x.ravel(), out.ravel()
+    wide, short = uint64(WIDE // x.itemsize), uint64(SHORT // x.itemsize)
+    fetched = min(w, uint64(_FETCH // x.itemsize))
+    ahead_pays = far(x)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        first, last = t * n // tasks, (t + 1) * n // tasks
+        if w == uint64(1):
+            for e in range(first, last):
+                outs[uint64(e)] = xs[uint64(index[e])]
+            continue
+        for e in range(first, last):
+            if ahead_pays and e + _AHEAD < n:
+                b = uint64(index[e + _AHEAD]) * w
+                for j in range(uint64(0), fetched, wide):
+                    prefetch(xs, b + j)
+            b, to, j = uint64(index[e]) * w, uint64(e) * w, uint64(0)
+            while j < w and w >= wide:
+                j = min(j, w - wide)
+                store(outs, to + j, load(zero(x), xs, b + j))
+                j += wide
+            while j < w and w >= short:
+                j = min(j, w - short)
+                store(outs, to + j, load(zero_short(x), xs, b + j))
+                j += short
+            while j < w:
+                outs[to + j] = xs[b + j]
+                j += uint64(1)
 
 
 # ---- stable counting sort: count digits by block, sum up, move ----------------------------------

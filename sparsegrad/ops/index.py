@@ -99,12 +99,12 @@ spread_p.defvjp(x=lambda g, index, axis: pick_p(g, index=index, axis=axis))
 
 # ---- rows by index: where row-sparse gradients start -------------------------------------------
 @primitive(promote="none", passes_g=True)
-def take_p(xp: Any, x: Any, *, index: Any, sparse: bool = False, skip: int | None = None) -> Any:
+def take_p(be: Any, x: Any, *, index: Any, sparse: bool = False, skip: int | None = None) -> Any:
     """Rows x[index]: x (n, *D), index (e,) -> (e, *D). Indices must be in range.
 
     sparse: the gradient is a row-sparse SparseTensor. skip: a row that gets no gradient.
     """
-    return x[index]
+    return be.gather(x, index)
 
 
 @primitive(promote="none")

@@ -23,7 +23,7 @@ def segment_sum_p(be: Any, values: Any, *, indptr: Any) -> Any:
 @primitive(promote="none")
 def segment_expand_p(be: Any, x: Any, *, indptr: Any, nnz: int) -> Any:
     """The transpose of `segment_sum_p`: every run takes its row, (s, *D) -> (nnz, *D)."""
-    return x[be.expand(indptr, nnz)]
+    return be.gather(x, be.expand(indptr, nnz))
 
 
 segment_sum_p.defvjp(

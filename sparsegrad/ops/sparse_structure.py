@@ -18,10 +18,10 @@ __all__ = ["coalesce", "to_dense", "to_format", "to_sparse"]
 
 
 @primitive(promote="none")
-def reorder_p(xp: Any, values: Any, *, perm: Any, inverse: Any) -> Any:
+def reorder_p(be: Any, values: Any, *, perm: Any, inverse: Any) -> Any:
     """Values (nnz, *D) in another order; a permutation, so its transpose is its inverse and
     nothing is scattered."""
-    return values[perm]
+    return be.gather(values, perm)
 
 
 reorder_p.defvjp(values=lambda g, perm, inverse: reorder_p(g, perm=inverse, inverse=perm))

@@ -230,7 +230,7 @@ class Core:
 
     def _list(self, perm: Array | None) -> tuple[Array, ...]:
         if perm is not None:
-            return tuple(frozen(c[perm]) for c in self.coords("given"))
+            return tuple(frozen(self.backend.gather(c, perm)) for c in self.coords("given"))
         if self.kind == "coo":
             return self.arrays
         indptr, minor = self.arrays

@@ -115,6 +115,7 @@ def spy(A: Any, ax: Any = None) -> Any:
     try:
         import matplotlib.pyplot as plt
         from matplotlib.colors import ListedColormap, LogNorm
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise ImportError(
             "spy: needs matplotlib; install it with pip install 'sparsegrad-engine[plot]'"
@@ -138,8 +139,13 @@ def spy(A: Any, ax: Any = None) -> Any:
     # A margin, or the frame would hide a full first row.
     ax.set_xlim(-0.5 - 0.015 * wide, 1.015 * wide - 0.5)
     ax.set_ylim(1.015 * high - 0.5, -0.5 - 0.015 * high)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))
     if top > 1:
-        ax.figure.colorbar(image, ax=ax, label="entries in a cell", shrink=0.8)
+        ticks = [10**k for k in range(len(str(top))) if 2 * 10**k <= top] + [top]
+        bar = ax.figure.colorbar(image, ax=ax, label="entries in a cell", shrink=0.8)
+        bar.set_ticks(ticks, labels=[f"{tick:,}" for tick in ticks])
+        bar.minorticks_off()
     ax.set_title(f"{A.shape[0]:,} × {A.shape[1]:,}, nnz {A.nnz:,}, {A.format}")
     ax.set_xlabel("column")
     ax.set_ylabel("row")

@@ -14,6 +14,7 @@ import threading
 import numpy as np
 import pytest
 
+import sparsegrad as sg
 from sparsegrad.backends import cpu_jit, cpu_jit_launch
 from sparsegrad.backends.base import Backend
 from sparsegrad.backends.cpu import Cpu
@@ -710,6 +711,53 @@ def test_a_forked_child_works(threads):
     child.join(60)
     assert child.exitcode == 0
     assert got == want
+
+
+def _spawned(queue):
+    queue.put([a.tobytes() for a in everything("f4")])
+
+
+def test_a_spawned_child_works_beside_a_busy_parent(threads):
+    threads(2)
+    want = [a.tobytes() for a in everything("f4")]
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_spawned, args=(queue,))
+    child.start()
+    while queue.empty() and child.is_alive():
+        assert [a.tobytes() for a in everything("f4")] == want
+    got = queue.get()
+    child.join(60)
+    assert child.exitcode == 0
+    assert got == want
+
+
+def test_two_threads_train_at_once(threads):
+    threads(2)
+    rng = np.random.default_rng(0)
+    A = sg.random_sparse(600, 600, density=0.1)
+    x = sg.tensor(rng.standard_normal((600, 16)).astype("f4"))
+    start = rng.standard_normal((2, 16, 16)).astype("f4")
+
+    def train(w, losses):
+        w = sg.tensor(w, requires_grad=True)
+        optimizer = sg.optim.Adam([w])
+        for _ in range(10):
+            optimizer.zero_grad()
+            loss = (sg.softmax(A, 1) @ sg.tanh(x @ w)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+
+    want, got = [[], []], [[], []]
+    for w, losses in zip(start, want, strict=True):
+        train(w, losses)
+    workers = [threading.Thread(target=train, args=args) for args in zip(start, got, strict=True)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert got == want and len(want[0]) == 10
 
 
 def test_small_problems_do_not_load_numba():

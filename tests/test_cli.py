@@ -259,6 +259,17 @@ def test_help(args):
     assert "Usage" in result.output
 
 
+def test_warmup(monkeypatch):
+    from sparsegrad.backends import cpu_jit
+
+    some = {name: cpu_jit._kernels()[name] for name in ("segment_sum", "sum_counts")}
+    monkeypatch.setattr(cpu_jit, "_kernels", lambda: some)
+    result = run("warmup")  # float32 and float64, each with two index dtypes; and one without any
+    assert result.exit_code == 0 and re.fullmatch(
+        r"5 kernels are ready after \d+ s\n", result.stdout
+    )
+
+
 def test_info():
     result = run("info")
     assert result.exit_code == 0, result.output

@@ -6,6 +6,7 @@ command.py    a recipe as a command: its options, and their checks
 training.py   runs one seed after the other: progress, logs, checkpoints
 report.py     what a run is said to have given: lines, JSON, a picture
 info.py       `sparsegrad info`
+warmup.py     `sparsegrad warmup`
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@ import typer
 from sparsegrad.cli.command import command
 from sparsegrad.cli.info import info
 from sparsegrad.cli.recipes import RECIPES
+from sparsegrad.cli.warmup import warmup
 
 __all__ = ["app"]
 
-COMMANDS = {"info": info}
+COMMANDS = {"info": info, "warmup": warmup}
 
 app = typer.Typer(
     name="sparsegrad",

@@ -23,6 +23,7 @@ from sparsegrad.ops.reduce import (
     axes_of,
     axis_of,
     log_softmax_p,
+    logsumexp_p,
     product,
     softmax_p,
     sum_p,
@@ -217,9 +218,13 @@ def sparse_logsumexp(A: Any, dim: Any, keepdim: bool) -> Any:
     """log(sum(exp)) of stored entries: absent ones count as minus infinity; 0 where none is."""
     A = _once(A)
     split = _split("logsumexp", A, dim, keepdim)
-    if split.inner or len(split.left) == A.sparse_dim:
-        raise ShapeError(f"logsumexp: dim must be sparse dimensions; got {dim} of {A.shape}")
-    plan, values = _grouped(A, split.left, A.values)
+    values = A.values
+    if split.inner:
+        rest = tuple(n for a, n in enumerate(values.shape) if a not in split.inner)
+        values = reshape_p(logsumexp_p(values, axis=split.inner), shape=rest)
+    if len(split.left) == A.sparse_dim:
+        return _entrywise(A, split, values)
+    plan, values = _grouped(A, split.left, values)
     return _placed(A, split, plan, segment_logsumexp_p(values, indptr=plan.indptr))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat, cat_p, pad_p, reshape_p, slice_p
 from sparsegrad.ops.sparse_index import selected, sparse_getitem
+from sparsegrad.ops.sparse_structure import split_dense, to_dense
 from sparsegrad.structure import plan, plan_select
 from sparsegrad.structure.pattern import Pattern
 
@@ -24,8 +25,6 @@ def sparse_squeeze(A: Any, drop: set[int]) -> Any:
     sparse = tuple(A.shape[d] for d in kept if d < A.sparse_dim)
     dense = tuple(A.shape[d] for d in kept if d >= A.sparse_dim)
     if not sparse:
-        from sparsegrad.ops.sparse_structure import to_dense
-
         return reshape_p(to_dense(A), shape=dense)  # one cell
     return _reshaped(A, sparse, dense)
 
@@ -42,7 +41,8 @@ def sparse_unsqueeze(A: Any, axis: int) -> Any:
 
 @reshape_p.defsparse
 def _reshape(A: Any, *, shape: tuple[int, ...]) -> Any:
-    """Sparse dimensions stay sparse and dense ones dense: they are never merged with each other."""
+    """Sparse dimensions stay sparse and dense ones dense, unless they are merged with each other:
+    then every element of an entry becomes an entry."""
     shape = _complete(A, shape)
     dense = A.values.shape[1:]
     cells, block = math.prod(A.pattern.shape), math.prod(dense)
@@ -54,10 +54,7 @@ def _reshape(A: Any, *, shape: tuple[int, ...]) -> Any:
     if not dense:
         cuts = [n for n in cuts if n == len(shape)]
     if not cuts:
-        raise ShapeError(
-            f"reshape: shape {shape} does not keep the {A.sparse_dim} sparse dimensions of "
-            f"{A.shape} apart from its dense ones"
-        )
+        return _reshaped(split_dense(A, A.dense_dim), shape, ())
     same_rank = len(shape) - len(dense)  # with sizes 1 the cut is open: keep as many dense ones
     at = same_rank if same_rank in cuts else cuts[0]
     return _reshaped(A, shape[:at], shape[at:])

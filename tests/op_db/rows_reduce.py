@@ -129,6 +129,8 @@ ROWS = [
            smooth(sparse_reductions), None, FORMATS, raw=True, **HUGE_ROWS),
     OpCase("prod[stored]", lambda x, **kw: sg.prod(x, include_zeros=False, **kw), ref_stored(np.prod, 1),
            sparse_reductions, None, FORMATS, raw=True, **HUGE_ROWS),
+    OpCase("logsumexp[hybrid]", sg.logsumexp, ref_stored(lambda x, axis, keepdims: ref_logsumexp(x, axis, keepdims), -np.inf),
+           lambda d: (((a,), {"dim": dim}) for a in d.every_kind(heads=(3,)) for dim in (2, (1, 2), (0, 1, 2), 0)), None, FORMATS, raw=True),
     OpCase("logsumexp[sparse]", sg.logsumexp,
            ref_stored(lambda x, axis, keepdims: ref_logsumexp(x, axis, keepdims), -np.inf),
            sparse_dims, "segment_logsumexp_p", FORMATS, raw=True, **HUGE_ROWS),

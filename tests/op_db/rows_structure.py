@@ -286,12 +286,12 @@ ROWS = [
     )), None, FORMATS, bilinear=True, huge=lambda d: ((d.huge(),), {"shape": lambda a: (1000, 1000 * N)}), errors=(
         (lambda: eye().reshape(3), sg.ShapeError, r"reshape: \(2, 2\) cannot become \(3,\): it has 4 cells"),
         (lambda: eye().reshape(()), sg.ShapeError, r"reshape: \(2, 2\) cannot become \(\)"),
-        (lambda: sg.coo([[0]], [[1.0, 2.0]], (3, 2)).reshape(2, 3), sg.ShapeError, "reshape: shape .* does not keep the 1 sparse dimensions"),
         (lambda: sg.coo([[0]] * 4, [1.0], (N,) * 4).reshape(-1), sg.ShapeError, "does not fit 64 bits"),
     )),
     OpCase("reshape[hybrid]", lambda a, shape: sg.reshape(a, shape(a)), lambda a, shape: a.reshape(shape(a)),
            lambda d: (((a,), {"shape": s}) for a in d.every_kind(heads=(2, 3)) if min(a.shape) for s in (
-               lambda a: (-1, 2, 3), lambda a: (*a.shape[:2], 6), lambda a: (a.shape[0] * a.shape[1], 3, 2), lambda a: a.shape)),
+               lambda a: (-1, 2, 3), lambda a: (*a.shape[:2], 6), lambda a: (a.shape[0] * a.shape[1], 3, 2), lambda a: a.shape,
+               lambda a: (-1,), lambda a: (a.shape[0] * 2, a.shape[1] * 3))),
            None, FORMATS, bilinear=True),
     OpCase("reshape[cube]", sg.reshape, np.reshape, cubes(shape=((4, 6), (2, 2, 3, 2), (24,), (1, 12, 2))), None, ("coo",), bilinear=True),
     OpCase("squeeze[sparse]", lambda a: sg.squeeze(sg.unsqueeze(a, 1), 1), np.copy, one_sparse_or_hybrid, None, FORMATS, bilinear=True,

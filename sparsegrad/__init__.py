@@ -11,6 +11,7 @@ tensor([9., 6.])
 import typing
 
 from sparsegrad import (
+    amp,
     autograd,
     create,
     cuda,
@@ -111,6 +112,7 @@ __all__ = [
     "Pattern",
     "SparseTensor",
     "Tensor",
+    "amp",
     "autograd",
     "bool",
     "calibrate",
@@ -165,6 +167,7 @@ __all__ += errors.__all__
 __all__ += io.__all__
 __all__ += sampling.__all__
 __all__ += [name for family in ops.FAMILIES for name in family.__all__]
+globals().update({name: getattr(ops, name) for family in ops.FAMILIES for name in family.__all__})
 
 if typing.TYPE_CHECKING:
     from numpy import dtype as _dtype

@@ -70,6 +70,8 @@ class SharedMethods:
 
     add = _op("add")
     all = _op("all")
+    amax = _op("amax")
+    amin = _op("amin")
     any = _op("any")
     asin = arcsin = _op("asin")
     asinh = arcsinh = _op("asinh")
@@ -107,7 +109,9 @@ class SharedMethods:
     softmax = _op("softmax")
     split = _op("split")
     square = _op("square")
+    squeeze = _op("squeeze")
     sub = subtract = _op("sub")
+    sum = _op("sum")
     swapaxes = swapdims = _op("swapaxes")
     tan = _op("tan")
     tril = _op("tril")
@@ -115,6 +119,7 @@ class SharedMethods:
     trunc = _op("trunc")
     unbind = _op("unbind")
     unflatten = _op("unflatten")
+    unsqueeze = _op("unsqueeze")
 
 
 class DenseMethods:
@@ -131,6 +136,7 @@ class DenseMethods:
     addmv = _op("addmv")
     allclose = _op("allclose")
     aminmax = _op("aminmax")
+    argmax = _op("argmax")
     argmin = _op("argmin")
     argsort = _op("argsort")
     atan2 = arctan2 = _op("atan2")
@@ -180,6 +186,7 @@ class DenseMethods:
     masked_fill = _op("masked_fill")
     masked_select = _op("masked_select")
     matrix_power = _op("matrix_power")
+    max = _op("max")
     maximum = _op("maximum")
     median = _op("median")
     min = _op("min")

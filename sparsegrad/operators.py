@@ -133,18 +133,6 @@ class Operators(SharedMethods):
         """Elementwise max(x, 0)."""
         return ops.relu(self)
 
-    def sum(self, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-        """Sum over `dim`; see `sg.sum`."""
-        return ops.sum(self, dim, keepdim, dtype)
-
-    def amax(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Maximum over `dim`; see `sg.amax`."""
-        return ops.amax(self, dim, keepdim)
-
-    def amin(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Minimum over `dim`; see `sg.amin`."""
-        return ops.amin(self, dim, keepdim)
-
     def reshape(self, *shape: Any) -> Any:
         """The same elements in another shape; see `sg.reshape`."""
         return ops.reshape(self, unpack(shape))
@@ -162,14 +150,6 @@ class Operators(SharedMethods):
     def expand(self, *shape: Any) -> Any:
         """Size-1 dimensions repeated; -1 keeps a size; see `sg.expand`."""
         return ops.expand(self, unpack(shape))
-
-    def squeeze(self, dim: Any = None) -> Any:
-        """Without size-1 dimensions."""
-        return ops.squeeze(self, dim)
-
-    def unsqueeze(self, dim: int) -> Any:
-        """With a size-1 dimension inserted."""
-        return ops.unsqueeze(self, dim)
 
     def index_select(self, dim: int, index: Any) -> Any:
         """Slices along `dim` by integer index; see `sg.index_select`."""

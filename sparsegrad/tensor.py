@@ -304,6 +304,10 @@ class Tensor(DenseMethods, Operators):
     def __contains__(self, value: Any) -> bool:
         return bool((self.data == (value.data if isinstance(value, Tensor) else value)).any())
 
+    def __format__(self, spec: str) -> str:
+        """One element is formatted as the number it is: f"{loss:.3f}"."""
+        return format(self.item(), spec) if spec and not self.ndim else super().__format__(spec)
+
     def __repr__(self) -> str:
         text = display.as_string(self._on_host(), separator=", ", prefix="tensor(")
         notes = ""
@@ -436,14 +440,6 @@ class Tensor(DenseMethods, Operators):
         """Elementwise logistic function."""
         return ops.sigmoid(self)
 
-    def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """Maximum; with `dim` also the positions; see `sg.max`."""
-        return ops.max(self, dim, keepdim)
-
-    def argmax(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """Positions of the maximum; see `sg.argmax`."""
-        return ops.argmax(self, dim, keepdim)
-
     def t(self) -> Any:
         """The transpose of a matrix."""
         return self.T
@@ -519,6 +515,8 @@ def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
     elif isinstance(data, (list, tuple)) and _holds_tensors(data):
         data = _plain(data)
     array_like = hasattr(data, "dtype")
+    if hasattr(data, "tocsr"):
+        raise TypeError(f"tensor: expected an array or nested list, got {_named(data)}")
     try:
         if device is None and backends.is_array(data):
             array = data
@@ -574,13 +572,20 @@ def as_tensor(data: Any, dtype: Any = None, device: Device | None = None) -> Ten
     return Tensor(data, dtype, device=device)
 
 
+def _named(data: Any) -> str:
+    """The type of an argument that cannot be converted, and what does that."""
+    name = f"{type(data).__module__.partition('.')[0]}.{type(data).__name__}"
+    hint = {"scipy": "; see sg.from_scipy", "torch": "; see sg.from_dlpack"}
+    return name.removeprefix("builtins.") + hint.get(name.partition(".")[0], "")
+
+
 def _convert(data: Any, op: str) -> Tensor:
     """An argument of an op that is not a tensor yet; TypeError names the op."""
     plain = isinstance(data, (np.generic, list, tuple, int, float, bool, complex))
     if plain or backends.is_array(data):
         return as_tensor(data)
     raise TypeError(
-        f"{op.removesuffix('_p')}: expected a tensor, array or number, got {type(data).__name__}"
+        f"{op.removesuffix('_p')}: expected a tensor, array or number, got {_named(data)}"
     )
 
 

@@ -36,7 +36,8 @@ _RENAMED = {
 _SAME = {
     *("add", "bitwise_and", "bitwise_or", "bitwise_xor", "ceil", "cos", "cosh", "exp", "expm1"),
     *("floor", "floor_divide", "fmod", "isfinite", "isinf", "isnan", "log", "log10", "log1p"),
-    *("log2", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul", "maximum"),
+    *("log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul"),
+    "maximum",
     *("minimum", "reciprocal", "remainder", "sign", "sin", "sinh", "sqrt", "square", "tan"),
     *("tanh", "trunc"),
 }

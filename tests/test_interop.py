@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import sparsegrad as sg
 
@@ -65,6 +67,37 @@ def test_ufunc_that_cannot_be_recorded() -> None:
         array += x.requires_grad_()
     with pytest.raises(TypeError, match="add: a SparseTensor does not turn into an array"):
         array += sg.coo([[0]], [1.0], (2,))
+
+
+def test_numpy_reductions_and_names() -> None:
+    a = np.arange(6.0).reshape(2, 3)
+    x = sg.tensor(a, requires_grad=True)
+    for name in ("sum", "mean", "prod", "max", "min", "std", "var", "any", "all", "argmax"):
+        out = getattr(np, name)(x)
+        assert isinstance(out, sg.Tensor)
+        np.testing.assert_allclose(out.detach(), getattr(np, name)(a))
+    assert np.mean(x, axis=0).requires_grad
+    assert x.sum(axis=1, keepdims=True).shape == sg.sum(x, axis=1, keepdims=True).shape == (2, 1)
+    assert sg.cat([x, x], axis=1).shape == (2, 6)
+    with pytest.raises(TypeError, match="sum: out= is not supported"):
+        np.sum(x, out=a[0, :1])
+    with pytest.raises(TypeError, match="sum: got dim twice"):
+        x.sum(dim=0, axis=1)
+    assert pickle.loads(pickle.dumps(sg.softmax)) is sg.softmax
+
+
+def test_one_element_is_formatted_as_a_number() -> None:
+    assert f"{sg.tensor(2.5, requires_grad=True) * 2:.3f}" == "5.000"
+    assert f"{sg.ones(2)}" == repr(sg.ones(2))
+    with pytest.raises(TypeError, match="format"):
+        f"{sg.ones(2):.3f}"
+
+
+def test_matrices_of_other_libraries_are_not_guessed_at() -> None:
+    S = scipy.sparse.csr_array(np.eye(2))
+    for call in (lambda: sg.tensor(S), lambda: sg.ones(2, 2) @ S, lambda: sg.sparse_eye(2) + S):
+        with pytest.raises(TypeError, match=r"got scipy.csr_array; see sg.from_scipy"):
+            call()
 
 
 def test_asarray_shares_memory() -> None:

@@ -46,6 +46,7 @@ from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.fused import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
+from sparsegrad.ops.naming import with_numpy_names
 from sparsegrad.ops.pooling import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
@@ -107,3 +108,5 @@ FAMILIES = (
     unary,
     window,
 )
+
+globals().update(with_numpy_names(FAMILIES, __name__))

@@ -129,3 +129,21 @@ def test_no_array_is_copied_to_float32(dtype: Any) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < result + 400_000  # sorting ids, chunks; float32 copies would be megabytes
+
+
+@every_dtype
+@pytest.mark.parametrize("n", [0, 1, 7, 100_003])
+def test_conversions_are_those_of_numpy(dtype: Any, n: int) -> None:
+    rng = np.random.default_rng(n)
+    x = np.concatenate(
+        (rng.integers(0, 1 << 32, n, np.uint32).view(np.float32), np.array([65519, 65520], "f"))
+    )
+    with np.errstate(all="ignore"):
+        expected = x.astype(dtype)
+    narrow = BE.convert(x, dtype)
+    wide = BE.convert(narrow, np.dtype(np.float32))
+    assert narrow.dtype == dtype and wide.dtype == np.float32
+    np.testing.assert_array_equal(wide, expected.astype(np.float32))  # nan where nan is
+    np.testing.assert_array_equal(BE.convert(narrow[::2], np.dtype(np.float32)), wide[::2])
+    assert BE.convert(x, x.dtype) is x
+    assert BE.convert(narrow.reshape(-1, 1), np.dtype(np.float64)).dtype == np.float64

@@ -45,6 +45,10 @@ class Backend(Dense, Steps, Draws):
         """`x` as an array of this device; copies only if it must."""
         return self.xp.asarray(x, dtype=dtype)
 
+    def convert(self, x: Array, dtype: np.dtype) -> Array:
+        """`x` in another dtype; itself if it has that one."""
+        return x.astype(dtype, copy=False)
+
     def to_host(self, array: Array) -> np.ndarray:
         """The array in host memory."""
         return np.asarray(array)
@@ -59,16 +63,16 @@ class Backend(Dense, Steps, Draws):
 
     # ---- dense sums that need a wider accumulator ----------------------------------------------
     def sum(self, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
-        """Sum over `axis`; float16 is summed in float32."""
+        """Sum over `axis`; 16-bit floats are summed in float32."""
         out = self.xp.sum(x, axis=axis, keepdims=keepdims, dtype=accumulator(x.dtype))
         return out.astype(x.dtype, copy=False)
 
     def matmul(self, a: Array, b: Array) -> Array:
-        """Matrix product with NumPy's broadcasting; float16 accumulates in float32."""
+        """Matrix product with NumPy's broadcasting; 16-bit floats accumulate in float32."""
         wide = accumulator(a.dtype)
         if wide == a.dtype:
             return self.xp.matmul(a, b)
-        return self.xp.matmul(a.astype(wide), b.astype(wide)).astype(a.dtype)
+        return self.convert(self.xp.matmul(*(self.convert(x, wide) for x in (a, b))), a.dtype)
 
     # ---- functions that the array libraries lack ---------------------------------------------
     def erf(self, x: Array) -> Array:

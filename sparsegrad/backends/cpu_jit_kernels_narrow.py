@@ -97,6 +97,40 @@ def _narrow(typingctx, words, number):
     return words.dtype(words, types.float32), codegen
 
 
+@inlined(set())
+def _widen(words, out):
+    for j in range(out.size):  # from 0: an index that may be negative keeps it from vector code
+        out[j] = _wide(words[j])
+
+
+@inlined(set())
+def _round(x, out):
+    for j in range(out.size):
+        out[j] = _narrow(out, x[j])
+
+
+@kernel(">n1 n <W1 >f1", "W")
+def widen_16(ticket, tasks, words, out):
+    """out = what the words stand for."""
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        begin, end = t * out.size // tasks, (t + 1) * out.size // tasks
+        _widen(words[begin:end], out[begin:end])
+
+
+@kernel(">n1 n <f1 >W1", "W")
+def narrow_16(ticket, tasks, x, out):
+    """out = the words next to x."""
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        begin, end = t * out.size // tasks, (t + 1) * out.size // tasks
+        _round(x[begin:end], out[begin:end])
+
+
 @inlined(FAST)
 def _dot(xs, ys, b, k):
     """The sum of xs[j] * ys[b + j] over k columns, words in ys."""
@@ -254,8 +288,7 @@ def softmax_16(ticket, longest, cuts, indptr, values, out):
             while stop < last and (int64(indptr[stop]) - begin) * width < _BLOCK:
                 stop += 1
             size, lead = (int64(indptr[stop]) - begin) * width, begin * width
-            for j in range(size):
-                flat[j] = _wide(words[lead + j])
+            _widen(words[lead : lead + size], flat[:size])
             for i in range(first, stop):
                 run = int64(indptr[i]) - begin, int64(indptr[i + 1]) - begin
                 _shift_rows(run[0], run[1], block, some, block)
@@ -264,8 +297,7 @@ def softmax_16(ticket, longest, cuts, indptr, values, out):
             for i in range(first, stop):
                 run = int64(indptr[i]) - begin, int64(indptr[i + 1]) - begin
                 _scale_rows(run[0], run[1], some, block)
-            for j in range(size):
-                outs[lead + j] = _narrow(out, flat[j])
+            _round(flat[:size], outs[lead : lead + size])
             first = stop
 
 

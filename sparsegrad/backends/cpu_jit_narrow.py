@@ -18,9 +18,28 @@ from sparsegrad.backends.cpu_jit_launch import launch
 
 __all__ = ["CpuJitNarrow"]
 
+_MIN_CONVERT = 1 << 13  # elements below which NumPy serves
+
 
 class CpuJitNarrow(cpu_jit.CpuJit):
     """`CpuJit`, with the kernels of `cpu_jit_kernels_narrow` for arrays of 16-bit floats."""
+
+    def convert(self, x: Array, dtype: np.dtype) -> Array:
+        """Between a 16-bit float and float32; NumPy converts float16 one number after the other."""
+        if x.dtype == dtype or not self._pays(x.size, _MIN_CONVERT):
+            return super().convert(x, dtype)
+        tasks = cpu_jit._tasks(x.size)
+        if dtype == np.float32 and (word := _word(x)) is not None:
+            out = np.empty(x.size, dtype)
+            args: Any = (tasks, _words(x, word, (x.size,)), out)
+            launch(cpu_jit._kernel("widen_16", word), args, tasks, x.size)
+        elif x.dtype == np.float32 and (word := _word(np.empty(0, dtype))) is not None:
+            out = np.empty(x.size, word)
+            args = (tasks, cpu_jit._array(x, x.dtype, (x.size,)), out)
+            launch(cpu_jit._kernel("narrow_16", word), args, tasks, x.size)
+        else:
+            return super().convert(x, dtype)
+        return out.view(dtype).reshape(x.shape)
 
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
         word, nnz, (m, n) = _word(x, values), pattern.nnz, pattern.shape

@@ -333,7 +333,7 @@ class Primitive:
         if self._takes_xp and type(first) is np.ndarray:
             dtype = wide
         return [
-            a.astype(dtype, copy=False) if hasattr(a, "dtype") else a for a in arrays
+            be.convert(a, dtype) if hasattr(a, "dtype") else a for a in arrays
         ], narrow  # Python numbers stay: they never widen an array that has the result's dtype
 
     def _narrowed(self, result: Any, dtype: np.dtype) -> Any:
@@ -361,7 +361,11 @@ def _owner(array: Any) -> Any:
 
 
 def _narrow(array: Any, dtype: np.dtype) -> Any:
-    return array.astype(dtype) if array.dtype.kind == "f" and array.dtype != dtype else array
+    if array.dtype.kind != "f" or array.dtype == dtype:
+        return array
+    if isinstance(array, np.generic):
+        return array.astype(dtype)
+    return backends.for_array(array).convert(array, dtype)
 
 
 def _meta(a: Any) -> Any:

@@ -116,8 +116,8 @@ def sparse_sum(A: Any, dim: Any, keepdim: bool) -> Any:
 
 def sparse_mean(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
     """Sum over the number of cells, or of stored entries without `include_zeros`."""
-    if A.dtype == dtypes.float16:  # neither sum nor count need fit; the quotient does
-        return cast(sparse_mean(cast(A, dtypes.float32), dim, keepdim, include_zeros), A.dtype)
+    if (wide := dtypes.accumulator(A.dtype)) != A.dtype:  # neither sum nor count need fit
+        return cast(sparse_mean(cast(A, wide), dim, keepdim, include_zeros), A.dtype)
     split = _split("mean", A, dim, keepdim)
     inner = math.prod(A.values.shape[a] for a in split.inner)
     if include_zeros:

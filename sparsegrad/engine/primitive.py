@@ -332,6 +332,7 @@ class Primitive:
         narrow = None if wide is dtype else dtype
         if self._takes_xp and type(first) is np.ndarray:
             dtype = wide
+        be = backends.for_array(first)
         return [
             be.convert(a, dtype) if hasattr(a, "dtype") else a for a in arrays
         ], narrow  # Python numbers stay: they never widen an array that has the result's dtype

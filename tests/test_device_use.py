@@ -320,3 +320,47 @@ def test_a_training_step_never_waits_for_the_device(device: str) -> None:
         optimizer.step()
         waits.append(synchronisations() - before)
     assert waits[1:] == [0, 0]  # the first step builds what patterns cache
+
+
+def test_a_sparse_op_is_few_launches(device: str) -> None:
+    """At most four, forward and backward, once patterns keep their index work; none waits."""
+    if synchronisations() is None:
+        pytest.skip("only the simulator counts launches")
+    import cudasim
+
+    A = sg.random_sparse(50, 40, 0.2, device=device).to("csr").requires_grad_()
+    twice = sg.coo([[0, 1, 0], [1, 2, 1]], [1.0, 2.0, 3.0], (50, 40), device=device)
+    twice = twice.requires_grad_()
+    x, v = (sg.randn(*shape, device=device, requires_grad=True) for shape in ((40, 16), (40,)))
+    y, z = (sg.randn(50, 16, device=device, requires_grad=True) for _ in range(2))
+    mask = (A @ A.T).pattern
+    ops: dict[str, Any] = {
+        "spmm": lambda: A @ x,
+        "spmv": lambda: A @ v,
+        "transposed": lambda: A.T @ y,
+        "mean": lambda: sg.spmm(A, x, "mean"),
+        "sddmm": lambda: sg.sddmm(y, z, mask),
+        "spgemm": lambda: A @ A.T,
+        "masked": lambda: sg.spgemm_masked(A, A.T, mask),
+        "softmax": lambda: sg.softmax(A, 1),
+        "softmax of columns": lambda: sg.softmax(A, 0),
+        "log_softmax": lambda: sg.log_softmax(A, 1),
+        "logsumexp": lambda: sg.logsumexp(A, 1),
+        "sum of rows": lambda: sg.sum(A, 1),
+        "sum of columns": lambda: sg.sum(A, 0),
+        "coalesce": lambda: sg.coalesce(twice),
+    }
+    leaves = [A.values, twice.values, x, v, y, z]
+    for name, op in ops.items():
+        for kept in (False, True):
+            before = synchronisations()
+            with cudasim.record_launches() as forward:
+                out = op()
+            values = out.values if isinstance(out, sg.SparseTensor) else out
+            g = sg.Tensor(values.data)
+            with cudasim.record_launches() as backward:
+                sg.grad(values, leaves, g, allow_unused=True)
+            if kept:
+                assert len(forward) <= 4, (name, [launch.kernel for launch in forward])
+                assert len(backward) <= 4, (name, [launch.kernel for launch in backward])
+                assert synchronisations() == before, name

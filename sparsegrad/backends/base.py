@@ -39,6 +39,7 @@ class Backend(Dense, Steps, Draws):
 
     name = "reference"
     xp: ModuleType = np
+    scatter_sorts = False  # whether `scatter_add` sorts its ids: runs that are kept are better
 
     # ---- creation and transfer -----------------------------------------------------------------
     def asarray(self, x: Any, dtype: Any = None) -> Array:

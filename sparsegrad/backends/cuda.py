@@ -60,6 +60,7 @@ class Cuda(Backend):
 
     name = "cuda"
     xp = cupy
+    scatter_sorts = True
 
     # ---- creation and transfer -----------------------------------------------------------------
     def asarray(self, x: Any, dtype: Any = None) -> Array:

@@ -106,8 +106,8 @@ def sparse_sum(A: Any, dim: Any, keepdim: bool) -> Any:
         return _entrywise(A, split, values)
     if not split.left:
         return reshape_p(sum_p(values, axis=(0,)), shape=split.shape)
-    if len(split.left) == 1:  # straight into the rows: no sorting
-        (d,) = split.left
+    if len(split.left) == 1 and not A.pattern.core.backend.scatter_sorts:
+        (d,) = split.left  # straight into the rows: no sorting
         out = put_rows_p(values, index=A.pattern.coords[d], n=A.shape[d])
         return reshape_p(out, shape=split.shape)
     plan, values = _grouped(A, split.left, values)

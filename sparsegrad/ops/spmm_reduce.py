@@ -75,5 +75,8 @@ def shared_by_rows(g: Any, pattern: Any) -> Any:
     """What each entry of a row gets of the row's gradient."""
     from sparsegrad.tensor import Tensor
 
-    count = pattern.core.backend.entries_of_rows(pattern, g.ndim)
-    return g * Tensor((1 / count).astype(g.dtype))  # a count may not fit float16
+    def share() -> Any:  # a count may not fit float16
+        return (1 / pattern.core.backend.entries_of_rows(pattern, 1)).astype(g.dtype)
+
+    of_row = pattern.cached(("share_of_row", g.dtype.name), share)
+    return g * Tensor(of_row.reshape(-1, *(1,) * (g.ndim - 1)))

@@ -37,6 +37,8 @@ class Settings:
         a dense temporary; 0 never.
     check_invariants: check every pattern that is made, also those that skip the check or that
         ops make; for finding faults, not for speed.
+    enable_memory_pool: large results of CPU kernels lie in blocks that are used again.
+    pool_size_limit: bytes of blocks that the pool keeps for later; no bound on what is in use.
     deterministic: only kernels whose results have the same bits in every run, also on CUDA, at
         the price of some speed. Those on the CPU always do.
     """
@@ -49,6 +51,8 @@ class Settings:
     min_nnz_for_sparse: int = 100
     auto_convert_threshold: float = 0.2
     check_invariants: bool = False
+    enable_memory_pool: bool = False
+    pool_size_limit: int = 1 << 30
     deterministic: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +61,7 @@ class Settings:
                 raise ValueError(
                     f"config: {name} must be one of {allowed}, got {getattr(self, name)!r}"
                 )
-        for name in ("densify_budget", "min_nnz_for_sparse"):
+        for name in ("densify_budget", "min_nnz_for_sparse", "pool_size_limit"):
             if getattr(self, name) < 0:
                 raise ValueError(f"config: {name} must be >= 0, got {getattr(self, name)}")
         for name in ("sparsity_threshold", "auto_convert_threshold"):

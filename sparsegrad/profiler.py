@@ -18,6 +18,7 @@ from contextvars import Token
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sparsegrad import memory
 from sparsegrad.engine.mode import DensifyEvent, watcher
 from sparsegrad.engine.primitive import Primitive, swap
 from sparsegrad.sparse_tensor import SparseTensor
@@ -80,6 +81,8 @@ class profile:
         self.max_events = max_events
         self.densify_events: list[DensifyEvent] = []
         self.seconds = 0.0  # that the block was open
+        # Arrays asked of the memory pool meanwhile, by whatever thread.
+        self.memory_pool = memory.PoolCounts()
         self._pending: deque[tuple[Any, ...]] = deque()  # events that no statistic has yet
         self._kept: list[tuple[Any, ...]] = []
         self._stats: dict[tuple[Any, bool], OpStats] = {}
@@ -97,6 +100,7 @@ class profile:
             raise RuntimeError("profile: this profile is open already; make another one")
         self._outer = watcher.get()
         _install()
+        self._pool = memory.counts().since(self.memory_pool)  # of earlier blocks of this profile
         self._open = watcher.set(self), _clock()
         return self
 
@@ -106,6 +110,7 @@ class profile:
         watcher.reset(token)
         _uninstall()
         self.seconds += (_clock() - start) / 1e9
+        self.memory_pool = memory.counts().since(self._pool)
         if self._outer is not None:  # else counting waits until somebody looks
             self._fold()
         self._open = self._outer = None
@@ -255,6 +260,7 @@ class profile:
             "speed_up": self.speed_up,
             "conversion_share": self.conversion_share,
             "accumulation": self.accumulation,
+            "memory_pool": asdict(self.memory_pool) | {"hit_rate": self.memory_pool.hit_rate},
             "densify_events": [asdict(event) for event in self.densify_events],
             "ops": [asdict(stats) for stats in self.ops],
         }
@@ -279,7 +285,7 @@ class profile:
         return _drawn(names, body) + "\n" + "\n".join(self._facts()) + "\n"
 
     def _facts(self) -> list[str]:
-        merged = self.accumulation
+        merged, pool = self.accumulation, self.memory_pool
         wasted = sum(event.nbytes for event in self.densify_events)
         times = "none" if self.speed_up is None else f"{self.speed_up:.2f}"
         return [
@@ -291,6 +297,8 @@ class profile:
             f"sparse gradients merged            {merged['entries_in']:,} entries to "
             f"{merged['entries_out']:,} ({merged['efficiency']:.2f} each, "
             f"{merged['seconds'] * 1e3:,.2f} ms)",
+            f"memory pool                        {pool.hits:,} of {pool.requests:,} arrays in "
+            f"used blocks ({pool.reused_bytes:,} bytes)",
             f"densify events                     {len(self.densify_events)} ({wasted:,} bytes)",
         ]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad import memory
 from sparsegrad.backends import nearly_full
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu_jit_dense import CpuJitDense
@@ -145,7 +146,7 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
             or not _inside(arrays[0], len(x))  # negative ids count from the end in NumPy
         ):
             return super().gather(x, index)
-        out = np.empty((index.size, *x.shape[1:]), dtype=x.dtype)
+        out = memory.empty((index.size, *x.shape[1:]), x.dtype)
         if out.size:
             word = _I8 if x.dtype.alignment == 8 else _I4
             source, target = (a.reshape(len(a), -1).view(word) for a in (x, out))
@@ -185,7 +186,7 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
         wide, indptr_, width = plan
         cuts, carried = _row_chunks(indptr_, True)
         rows = len(indptr) - 1
-        out = np.empty((rows + len(cuts) * bool(carried.size), width), dtype=wide)
+        out = memory.empty((rows + len(cuts) * bool(carried.size), width), wide)
         args = (cuts, indptr_, _array(values, wide, (len(values), width)), out)
         launch(_kernel("segment_sum", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
         out = _add_carries(out, rows, cuts, carried)
@@ -208,7 +209,7 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
             return super().segment_softmax(values, indptr)
         wide, indptr_, width = plan
         cuts, _ = _row_chunks(indptr_, False)
-        out = np.empty((len(values), width), dtype=wide)
+        out = memory.empty((len(values), width), wide)
         args = (cuts, indptr_, _array(values, wide, (len(values), width)), out)
         kernel = _kernel("segment_softmax", wide, indptr_.dtype)
         launch(kernel, args, len(cuts) - 1, 8 * values.size)
@@ -220,7 +221,7 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
             return super().segment_softmax_grad(g, out, indptr)
         wide, indptr_, width = plan
         cuts, _ = _row_chunks(indptr_, False)
-        grad = np.empty((len(out), width), dtype=wide)
+        grad = memory.empty((len(out), width), wide)
         rows = len(out)
         args = (
             cuts,
@@ -277,7 +278,7 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
         if (plan := _row_plan(pattern)) is None:
             return super().spmm(pattern, given, x)
         indptr, indices, positions, cuts, carried = plan
-        out = np.empty((m + len(cuts) * bool(carried.size), heads, width), dtype=wide)
+        out = memory.empty((m + len(cuts) * bool(carried.size), heads, width), wide)
         args = (cuts, indptr, indices, positions, scalars, step, dense, out)
         kernel = _kernel(_spmm_kernel(heads, width * wide.itemsize), wide, indptr.dtype)
         launch(kernel, args, len(cuts) - 1, work + out.size)
@@ -300,7 +301,7 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
         if not nnz or not heads * k:
             return np.zeros((nnz, *x.shape[1:-1]), dtype=x.dtype)
         indptr, indices, positions, cuts, _ = plan
-        out = np.empty((nnz, heads), dtype=wide)
+        out = memory.empty((nnz, heads), wide)
         dense = _array(x, wide, (m, heads, k)), _array(y, wide, (n, heads, k))
         args = (cuts, indptr, indices, positions, *dense, out)
         launch(_kernel("sddmm", wide, indptr.dtype), args, len(cuts) - 1, nnz * heads * k)

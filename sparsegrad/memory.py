@@ -1,0 +1,135 @@
+"""The workspace pool: blocks of memory for results of CPU kernels, used again and again.
+
+The allocator of the C library gives large blocks back to the system and gets them anew, page by
+page, each cleared first. The pool keeps a block instead, when the last array in it dies, and hands
+it to the next array of about that size. On CUDA this is what CuPy's own pool does.
+
+Off unless `sg.config(enable_memory_pool=True)`; `pool_size_limit` bounds the bytes kept for later,
+never those in use.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.config import current
+
+__all__ = ["PoolCounts", "clear", "counts", "empty", "kept_bytes"]
+
+_LEAST = 1 << 20  # bytes below which the C library recycles blocks itself
+_STEPS = 3  # size classes double in 2 ** _STEPS steps: a block is at most an eighth too large
+
+
+@dataclass(frozen=True)
+class PoolCounts:
+    """What the pool has done: arrays asked of it, those that got a block used before, and the
+    sizes of these together."""
+
+    requests: int = 0
+    hits: int = 0
+    reused_bytes: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of requests that were hits; 0 without any."""
+        return self.hits / self.requests if self.requests else 0.0
+
+    def since(self, earlier: PoolCounts) -> PoolCounts:
+        """What was done after `earlier`."""
+        return PoolCounts(
+            self.requests - earlier.requests,
+            self.hits - earlier.hits,
+            self.reused_bytes - earlier.reused_bytes,
+        )
+
+
+class _Block:
+    """Memory that arrays share; goes back to the pool with the last of them."""
+
+    __slots__ = ("memory",)
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self.memory = memory
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self.memory.__array_interface__
+
+    def __del__(self) -> None:
+        _pool.give(self.memory)
+
+
+class _Pool:
+    def __init__(self) -> None:
+        # A block may come back in the middle of any of these, in the same thread: when garbage is
+        # collected.
+        self.lock = threading.RLock()
+        self.free: dict[int, list[np.ndarray]] = {}
+        self.requests = self.hits = self.reused = self.kept = self.limit = 0
+
+    def take(self, nbytes: int) -> np.ndarray:
+        step = 1 << max(0, nbytes.bit_length() - 1 - _STEPS)
+        size = -(-nbytes // step) * step
+        with self.lock:
+            self.limit = current.get().pool_size_limit
+            self.requests += 1
+            held = self.free.get(size)
+            if held:
+                memory = held.pop()
+                self.kept -= size
+                self.hits += 1
+                self.reused += nbytes
+                return memory
+        return np.empty(size, np.uint8)
+
+    def give(self, memory: np.ndarray) -> None:
+        with self.lock:
+            if self.kept + memory.size <= self.limit:
+                self.free.setdefault(memory.size, []).append(memory)
+                self.kept += memory.size
+
+    def clear(self) -> None:
+        with self.lock:
+            self.free.clear()
+            self.kept = 0
+
+
+_pool = _Pool()
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """`np.empty`, from the pool where it is on and the array is large."""
+    if not current.get().enable_memory_pool:
+        return np.empty(shape, dtype)
+    dtype = np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < _LEAST:
+        return np.empty(shape, dtype)
+    block: Any = _Block(_pool.take(nbytes))
+    return np.asarray(block)[:nbytes].view(dtype).reshape(shape)
+
+
+def counts() -> PoolCounts:
+    """What the pool did since the process began.
+
+    >>> from sparsegrad import memory
+    >>> memory.counts().hit_rate <= 1
+    True
+    """
+    with _pool.lock:
+        return PoolCounts(_pool.requests, _pool.hits, _pool.reused)
+
+
+def kept_bytes() -> int:
+    """Bytes of blocks that wait for an array."""
+    return _pool.kept
+
+
+def clear() -> None:
+    """Give the blocks that wait for an array back to the system."""
+    _pool.clear()

@@ -1,0 +1,109 @@
+"""The memory pool: blocks come back when the last array dies, and never before."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import sparsegrad as sg
+from sparsegrad import memory
+
+SIZE = 1 << 18  # float32: one MiB, the least that is pooled
+
+
+@pytest.fixture(autouse=True)
+def pool():
+    memory.clear()
+    with sg.config(enable_memory_pool=True):
+        yield
+    memory.clear()
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_a_block_is_used_again_when_its_last_view_is_gone():
+    before = memory.counts()
+    a = memory.empty((SIZE,), "f4")
+    where, view = address(a), a[5:9].reshape(2, 2)
+    del a
+    assert memory.kept_bytes() == 0  # the view still looks at it
+    b = memory.empty((SIZE,), "f4")
+    assert address(b) != where
+    del view
+    assert memory.kept_bytes() == 4 * SIZE
+    c = memory.empty((SIZE // 2,), "f8")  # another dtype, the same block
+    assert address(c) == where and c.flags.writeable and c.flags.c_contiguous
+    done = memory.counts().since(before)
+    assert (done.requests, done.hits, done.reused_bytes) == (3, 1, 4 * SIZE)
+    assert done.hit_rate == pytest.approx(1 / 3)
+
+
+def test_sizes_are_rounded_by_an_eighth_at_most():
+    for n in (SIZE, SIZE + 1, 3 * SIZE - 7, 5 * SIZE + 123):
+        a = memory.empty((n,), "f4")
+        nbytes = a.nbytes
+        del a
+        assert nbytes <= memory.kept_bytes() <= nbytes * 1.126
+        memory.clear()
+
+
+def test_small_arrays_and_a_pool_that_is_off_take_no_part():
+    before = memory.counts()
+    memory.empty((SIZE - 1,), "f4")
+    with sg.config(enable_memory_pool=False):
+        memory.empty((SIZE,), "f4")
+    assert memory.counts() == before
+
+
+def test_the_limit_bounds_what_is_kept_and_nothing_else():
+    with sg.config(pool_size_limit=4 * SIZE):
+        held = [memory.empty((SIZE,), "f4") for _ in range(3)]
+        held.clear()
+        assert memory.kept_bytes() == 4 * SIZE
+    with pytest.raises(ValueError, match="pool_size_limit must be >= 0, got -1"):
+        sg.config(pool_size_limit=-1).__enter__()
+
+
+def test_threads_never_share_a_block():
+    failures = []
+
+    def work(number):
+        with sg.config(enable_memory_pool=True):
+            for turn in range(50):
+                a = memory.empty((SIZE,), "i4")
+                a[:] = number * 1000 + turn
+                if not (a == number * 1000 + turn).all():
+                    failures.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+def test_gradients_are_the_same_with_and_without():
+    rng = np.random.default_rng(0)
+    A = sg.random_sparse(3000, 3000, density=0.01).requires_grad_()
+    x = sg.tensor(rng.standard_normal((3000, 128), dtype=np.float32), requires_grad=True)
+
+    def gradients():
+        loss = sg.tanh(sg.softmax(A, 1) @ x).square().sum()
+        return [
+            g.values.numpy() if i == 0 else g.numpy() for i, g in enumerate(sg.grad(loss, [A, x]))
+        ]
+
+    with sg.config(enable_memory_pool=False):
+        want = gradients()
+    with sg.profile() as prof:
+        for _ in range(3):
+            for got, expected in zip(gradients(), want, strict=True):
+                np.testing.assert_array_equal(got, expected)
+    gc.collect()
+    assert prof.memory_pool.hits > 0
+    assert prof.summary()["memory_pool"]["hit_rate"] == prof.memory_pool.hit_rate > 0
+    assert "arrays in used blocks" in prof.table()

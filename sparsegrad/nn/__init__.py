@@ -23,6 +23,23 @@ from sparsegrad.nn.activations import (
     Tanh,
 )
 from sparsegrad.nn.containers import ModuleDict, ModuleList, ParameterList, Sequential
+from sparsegrad.nn.convolution import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    Flatten,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+    Unflatten,
+)
 from sparsegrad.nn.embedding import Embedding, EmbeddingBag
 from sparsegrad.nn.graph import GCNConv, GINConv, LightGCN, SAGEConv, gcn_norm
 from sparsegrad.nn.graph_attention import GATConv, GATv2Conv
@@ -41,19 +58,31 @@ from sparsegrad.nn.losses import (
     SmoothL1Loss,
 )
 from sparsegrad.nn.module import LoadResult, Module
-from sparsegrad.nn.norm import BatchNorm1d, LayerNorm
+from sparsegrad.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from sparsegrad.nn.parameter import Parameter, SparseParameter
 
 __all__ = [
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
     "BCELoss",
     "BCEWithLogitsLoss",
     "BPRLoss",
     "BatchNorm1d",
+    "BatchNorm2d",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
     "CrossEntropyLoss",
     "Dropout",
     "ELU",
     "Embedding",
     "EmbeddingBag",
+    "Flatten",
     "GATConv",
     "GATv2Conv",
     "GCNConv",
@@ -70,6 +99,9 @@ __all__ = [
     "LoadResult",
     "LogSoftmax",
     "MSELoss",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
     "Module",
     "ModuleDict",
     "ModuleList",
@@ -88,6 +120,7 @@ __all__ = [
     "SparseLinear",
     "SparseParameter",
     "Tanh",
+    "Unflatten",
     "functional",
     "gcn_norm",
     "init",

@@ -13,7 +13,7 @@ from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
 from sparsegrad.tensor import Tensor
 
-__all__ = ["BatchNorm1d", "LayerNorm"]
+__all__ = ["BatchNorm1d", "BatchNorm2d", "LayerNorm"]
 
 
 class _Norm(Module):
@@ -114,18 +114,17 @@ class BatchNorm1d(_Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (n, d) or (n, d, l) -> same."""
-        if x.ndim not in (2, 3) or x.shape[1] != self.features:
-            raise ShapeError(
-                f"BatchNorm1d: expected x (n, {self.features}) or (n, {self.features}, l), got "
-                f"shape {tuple(x.shape)}"
-            )
-        flat = x if x.ndim == 2 else ops.transpose(x, 1, 2)  # features last: the rest broadcasts
+        name, d = type(self).__name__, self.features
+        if x.ndim not in self._ndims or x.shape[1] != d:
+            shapes = self._shapes.format(d=d)
+            raise ShapeError(f"{name}: expected x {shapes}, got shape {tuple(x.shape)}")
+        flat = x if x.ndim == 2 else ops.movedim(x, 1, -1)  # features last: the rest broadcasts
         axes = tuple(range(flat.ndim - 1))
         if self.training or not self.track:
             count = flat.numel() // max(1, self.features)
             if count < 2:
                 raise ValueError(
-                    f"BatchNorm1d: a variance needs more than one row, got shape {tuple(x.shape)}"
+                    f"{name}: a variance needs more than one row, got shape {tuple(x.shape)}"
                 )
             mean = ops.mean(flat, axes)
             centred = flat - mean
@@ -135,7 +134,10 @@ class BatchNorm1d(_Norm):
         else:
             centred, variance = flat - self.running_mean, self.running_var
         out = self._scaled(centred * ops.rsqrt(variance + self.eps))
-        return out if x.ndim == 2 else ops.transpose(out, 1, 2)
+        return out if x.ndim == 2 else ops.movedim(out, -1, 1)
+
+    _ndims: tuple[int, ...] = (2, 3)
+    _shapes = "(n, {d}) or (n, {d}, l)"
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
         with no_grad():
@@ -143,3 +145,15 @@ class BatchNorm1d(_Norm):
             share = 1 / self.num_batches.item() if self.momentum is None else self.momentum
             for held, new in ((self.running_mean, mean), (self.running_var, variance)):
                 held.mul_(1 - share).add_(new.detach() * share)
+
+
+class BatchNorm2d(BatchNorm1d):
+    """`BatchNorm1d` over n, h and w of x (n, d, h, w), for each of the d features; same shape.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.BatchNorm2d(3)(sg.randn(2, 3, 4, 4)).shape
+    (2, 3, 4, 4)
+    """
+
+    _ndims = (4,)
+    _shapes = "(n, {d}, h, w)"

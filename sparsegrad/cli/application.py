@@ -23,7 +23,7 @@ app = typer.Typer(
 )
 _train = typer.Typer(help="Train a model.", no_args_is_help=True, rich_markup_mode=None)
 for _name, _recipe in RECIPES.items():
-    _train.command(_name)(command(_name, _recipe))
+    _train.command(_name, short_help=_recipe.about)(command(_name, _recipe))
 app.add_typer(_train, name="train")
 for _name, _function in COMMANDS.items():
     app.command(_name)(_function)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -14,22 +13,9 @@ import typer
 
 import sparsegrad as sg
 from sparsegrad import backends
-from sparsegrad.cli.data import Source
-from sparsegrad.cli.training import Surroundings, train
-from sparsegrad.recipes import TrainingResult
+from sparsegrad.cli.training import Recipe, Surroundings, train
 
-__all__ = ["Recipe", "command"]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A training function on the command line."""
-
-    run: Callable[..., TrainingResult]  # run(data, *, seed, device, ..., **keywords of `fit`)
-    about: str
-    data: Source
-    options: Mapping[str, str] = field(default_factory=dict)  # keywords of `run`, and their help
-    matrix: str = "the graph"  # what `stored_bytes` counts
+__all__ = ["command"]
 
 
 # Options that mean the same for every recipe which has them.
@@ -71,7 +57,7 @@ def command(name: str, recipe: Recipe) -> Callable[..., None]:
         try:
             surroundings = _checked(recipe, settings, given)
             load = recipe.data.load(given["data"])
-            train(name, recipe.run, recipe.matrix, load, settings, surroundings)
+            train(name, recipe, load, settings, surroundings)
         except (sg.SparsegradError, ValueError, OSError, ImportError) as error:
             fail(error)
         except KeyboardInterrupt:

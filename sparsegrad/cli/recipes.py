@@ -9,8 +9,8 @@ of the function.
 from __future__ import annotations
 
 from sparsegrad import recipes
-from sparsegrad.cli.command import Recipe
 from sparsegrad.cli.data import CHOICES, NETWORKS, NODES, ROWS
+from sparsegrad.cli.training import Recipe
 
 __all__ = ["RECIPES"]
 
@@ -69,6 +69,7 @@ RECIPES = {
         data=ROWS,
         options={"l2": "Penalty on half of the squared weights."},
         matrix="the matrix of rows",
+        step="iteration",
     ),
     "sparse-mlp": Recipe(
         recipes.train_sparse_mlp,
@@ -88,5 +89,6 @@ RECIPES = {
         "Inference of a sparse network on sparse images (GraphChallenge, HPEC 2019).",
         data=NETWORKS,
         matrix="the network",
+        step="layer",
     ),
 }

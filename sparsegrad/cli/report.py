@@ -39,16 +39,16 @@ def metrics(row: Mapping[str, float]) -> str:
     return ", ".join(f"{k} {number(k, v)}" for k, v in row.items() if k != "epoch")
 
 
-def line(seed: int, result: TrainingResult) -> str:
+def line(title: str, step: str, result: TrainingResult) -> str:
     """One run."""
-    chosen = f"; epoch {result.best['epoch']} was best" if result.best else ""
+    chosen = f"; {step} {result.best['epoch']} was best" if result.best else ""
     validation = {k: v for k, v in result.best.items() if k.startswith("val_")}
     if validation:
         chosen += f": {metrics(validation)}"
-    return f"seed {seed}: test {metrics(result.test)}{chosen}"
+    return f"{title}: test {metrics(result.test)}{chosen}"
 
 
-def summary(matrix: str, runs: Sequence[TrainingResult]) -> str:
+def summary(matrix: str, step: str, runs: Sequence[TrainingResult]) -> str:
     """The line that a newcomer reads."""
     found = ", ".join(f"{k} {_over(k, [run.test[k] for run in runs])}" for k in runs[0].test)
     if len(runs) > 1:
@@ -56,7 +56,7 @@ def summary(matrix: str, runs: Sequence[TrainingResult]) -> str:
     seconds = statistics.median(run.seconds_per_epoch for run in runs)
     sparse, dense = runs[0].stored_bytes, runs[0].dense_bytes
     return (
-        f"Test {found}; {_seconds(seconds)} per epoch; stored sparse, {matrix} takes "
+        f"Test {found}; {_seconds(seconds)} per {step}; stored sparse, {matrix} takes "
         f"{_bytes(sparse)} of memory, as a dense matrix it would take {_bytes(dense)} "
         f"({number('accuracy', 1 - sparse / dense)} saved)."
     )

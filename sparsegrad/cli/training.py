@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,11 +13,24 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparsegrad.cli import report
+from sparsegrad.cli.data import Source
 from sparsegrad.recipes import TrainingResult
 
-__all__ = ["Surroundings", "train"]
+__all__ = ["Recipe", "Surroundings", "train"]
 
 Row = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training function on the command line."""
+
+    run: Callable[..., TrainingResult]  # run(data, *, seed, device, ..., **keywords of `fit`)
+    about: str
+    data: Source
+    options: Mapping[str, str] = field(default_factory=dict)  # keywords of `run`, and their help
+    matrix: str = "the graph"  # what `stored_bytes` counts
+    step: str = "epoch"  # what a row of the history is
 
 
 @dataclass(frozen=True)
@@ -37,8 +50,7 @@ class Surroundings:
 
 def train(
     name: str,
-    run: Callable[..., TrainingResult],
-    matrix: str,
+    recipe: Recipe,
     load: Callable[[int], Any],
     settings: dict[str, Any],
     around: Surroundings,
@@ -55,7 +67,8 @@ def train(
             if data is not before:
                 typer.echo(repr(data))
             options = _options(name, settings, around, seed)
-            with _progress(f"seed {seed}", settings.get("epochs"), len(around.seeds) > 1) as show:
+            title = f"seed {seed}" if around.seeds else name
+            with _progress(title, settings.get("epochs"), len(around.seeds) > 1) as show:
 
                 def told(row: Row, seed: int = seed, show: Any = show) -> None:
                     log({"seed": seed, **row})
@@ -63,14 +76,14 @@ def train(
 
                 if around.checkpoint is not None or "epochs" in settings:
                     options["on_epoch"] = told
-                results[seed] = run(data, **settings, **options)
+                results[seed] = recipe.run(data, **settings, **options)
             log({"seed": seed, "test": results[seed].test, "best": results[seed].best})
-            typer.echo(report.line(seed, results[seed]))
+            typer.echo(report.line(title, recipe.step, results[seed]))
     if around.json_file is not None:
         report.write(around.json_file, report.record(head, results))
     if around.plot is not None:
         report.draw(around.plot, f"{name}, {around.data}", results)
-    typer.echo(report.summary(matrix, list(results.values())))
+    typer.echo(report.summary(recipe.matrix, recipe.step, list(results.values())))
 
 
 def _options(

@@ -306,7 +306,7 @@ def cat(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
 
 
 def reshape(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
-    if (a.sparse and a.value.dense_dim) or a.dense.ndim == 0:
+    if a.dense.ndim == 0:
         return None
     size, shape = a.dense.size, []
     for _ in range(rng.integers(0, 3)):

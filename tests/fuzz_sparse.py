@@ -357,6 +357,24 @@ def stored_mean(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
     return f"sg.mean({a.name}, {axis}, include_zeros=False)", np.asarray(out), [(a, rule)]
 
 
+def larger(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
+    """The larger or the smaller of two sparse tensors, absent entries counted as 0."""
+    if not a.sparse or narrow:
+        return None
+    b = partner(rng, pool, lambda v: v.sparse and v.dense.shape == a.dense.shape
+                and v is not a and same_split(a, v))  # fmt: skip
+    if b is None:
+        return None
+    either = a.mask | b.mask
+    inside = either.reshape(*either.shape, *(1,) * (a.dense.ndim - either.ndim))
+    if (np.abs(a.dense - b.dense)[np.broadcast_to(inside, a.dense.shape)] < APART).any():
+        return None
+    name = str(rng.choice(["maximum", "minimum"]))
+    first = a.dense > b.dense if name == "maximum" else a.dense < b.dense
+    rules = [(a, lambda g: g * (first & inside)), (b, lambda g: g * (~first & inside))]
+    return f"sg.{name}({a.name}, {b.name})", np.where(first, a.dense, b.dense), rules, either
+
+
 # ---- fewer entries -----------------------------------------------------------------------------
 def top_k(rng: Any, a: Var, pool: Any, narrow: bool) -> Any:
     if not a.sparse or a.value.dense_dim or narrow:
@@ -531,7 +549,7 @@ OPS: list[Any] = [
     *(solve("spsolve"), solve("triangular_solve"), solve("cg"), solve("bicgstab"), solve("gmres")),
     *(symmetrize, gcn_norm, row_normalize, loops),
     *(over_entries("softmax"), over_entries("log_softmax"), over_entries("logsumexp")),
-    *(dense_softmax, prod, norm_along, stored_mean, top_k, drop_zeros),
+    *(dense_softmax, prod, norm_along, stored_mean, larger, top_k, drop_zeros),
     *(diagonal, set_diagonal, triangle, stack, block_diag, unsqueeze, plus_dense),
     *(getitem, getitem, masked),
 ]  # fmt: skip

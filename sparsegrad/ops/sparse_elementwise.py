@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import Primitive
@@ -151,40 +147,37 @@ def _same_entries(op: str, a: Any, b: Any) -> tuple[Any, Any]:
     return sparse_mask(a, either), sparse_mask(b, either)
 
 
-def _compared(op: Primitive, fits: Callable[[Any, Any], bool]) -> None:
-    """With a sparse tensor or a number, if `fits` says of two absent cells (0), or of one and the
-    number, that the result is absent too."""
+def _compared(op: Primitive) -> None:
+    """With a sparse tensor or a number, where the result at absent cells is 0 or False."""
     name = op.name.removesuffix("_p")
 
     @op.defsparse
     def apply(a: Any, b: Any) -> Any:
-        both = _is_sparse(a) and _is_sparse(b)
-        plain = [0 if _is_sparse(x) or not _is_number(x) else _number(x) for x in (a, b)]
-        if not (both or _is_number(a) or _is_number(b)) or not fits(*plain):
+        from sparsegrad.tensor import as_tensor
+
+        a, b = (x if _is_sparse(x) or _is_number(x) else as_argument(name, x) for x in (a, b))
+        entries = a if _is_sparse(a) else b
+        zero = as_tensor(0, entries.dtype, entries.device)
+        refused = not all(_is_sparse(x) or _is_number(x) for x in (a, b))
+        if refused or bool(op(*(zero if _is_sparse(x) else x for x in (a, b)))):
             found = ", ".join(f"{type(x).__name__}{getattr(x, 'shape', (x,))}" for x in (a, b))
             raise DensifyError(
                 f"{name}: absent cells would not stay absent; got {found}; write sg.{name} with "
                 "A.to_dense(), or with A.values for stored entries only"
             )
-        if both:
+        if _is_sparse(a) and _is_sparse(b):
             a, b = _same_entries(name, a, b)
             return _wrap(op(a.values, b.values), a.pattern)
         a, b = (coalesce(x) if _is_sparse(x) else x for x in (a, b))
-        pattern = (a if _is_sparse(a) else b).pattern
-        return _wrap(op(*(x.values if _is_sparse(x) else x for x in (a, b))), pattern)
+        entries = a if _is_sparse(a) else b
+        return _wrap(op(*(x.values if _is_sparse(x) else x for x in (a, b))), entries.pattern)
 
 
-def _number(x: Any) -> Any:
-    return x.item() if hasattr(x, "item") else x
-
-
-for _op, _true in (
-    (dense.eq_p, operator.eq), (dense.ne_p, operator.ne), (dense.lt_p, operator.lt),
-    (dense.le_p, operator.le), (dense.gt_p, operator.gt), (dense.ge_p, operator.ge),
-):  # fmt: skip
-    _compared(_op, lambda x, y, true=_true: not true(x, y))  # type: ignore[misc]
-_compared(dense.maximum_p, lambda x, y: bool(np.maximum(x, y) == 0))
-_compared(dense.minimum_p, lambda x, y: bool(np.minimum(x, y) == 0))
+for _op in (
+    *(dense.eq_p, dense.ne_p, dense.lt_p, dense.le_p, dense.gt_p, dense.ge_p),
+    *(dense.maximum_p, dense.minimum_p),
+):
+    _compared(_op)
 
 
 # ---- sums --------------------------------------------------------------------------------------

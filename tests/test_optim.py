@@ -231,6 +231,34 @@ def test_element_sparse_gradients(cls, formula, options):
 
 
 @every
+@pytest.mark.parametrize("width", [3, 64])  # NumPy, and kernels where they pay
+def test_terms_of_several_backward_passes_are_not_merged_for_a_step(cls, formula, options, width):
+    start = numbers(900, width)
+    p = sg.tensor(start, requires_grad=True)
+    optimizer = cls([p], **options)
+    ids = np.random.default_rng(3).integers(0, 300, (2, 3, 250))
+    grads = np.zeros((2, 900, width))
+    for step in range(2):
+        optimizer.zero_grad()
+        for part in range(3):
+            g = numbers(250, width, seed=10 * step + part)
+            np.add.at(grads[step], ids[step, part], g)
+            p.take(sg.tensor(ids[step, part])).backward(sg.tensor(g))
+        optimizer.step()
+        if cls is not optim.RMSprop:
+            assert len(p._grad.parts) == 3
+    touched = grads.any(axis=2)
+    both, once = touched.all(axis=0), touched[0] & ~touched[1]
+    expected = start.copy()
+    expected[both] = formula(start[both], list(grads[:, both]), **options)
+    expected[once] = formula(start[once], [grads[0, once]], **options)
+    late = ~touched[0] & touched[1]  # bias correction and decay go by the optimizer's step
+    same = both | once | ~(touched[0] | touched[1])
+    np.testing.assert_allclose(p.data[same], expected[same], rtol=1e-10)
+    assert (p.data[late] != start[late]).all()
+
+
+@every
 def test_ac_82_tied_weights(cls, formula, options):
     """An embedding that is also the output layer: one gradient, in either order."""
     start, ids = numbers(6, 3), sg.tensor([1, 4, 1])

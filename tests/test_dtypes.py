@@ -252,6 +252,9 @@ def test_counts_do_not_saturate_in_half_precision() -> None:
     w.grad = None
     w[np.zeros(4096, int)].sum().backward()
     assert w.grad.numpy().ravel().tolist() == [4096, 0]
+    w.grad = None
+    w[np.zeros(4096, int), np.zeros(4096, int)].sum().backward()
+    assert w.grad.numpy().ravel().tolist() == [4096, 0]
 
 
 # ---- sparse tensors of every dtype -------------------------------------------------------------

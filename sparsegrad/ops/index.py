@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad import backends
+from sparsegrad import backends, dtypes
 from sparsegrad.engine.mode import anomaly
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import PatternError, ShapeError
@@ -32,7 +32,9 @@ def putitem_p(be: Any, x: Any, *, index: Any, shape: tuple[int, ...]) -> Any:
     elif _is_basic(index):
         out[index] = x
     else:
-        be.xp.add.at(out, index, x)
+        total = be.convert(out, dtypes.accumulator(x.dtype))
+        be.xp.add.at(total, index, be.convert(x, total.dtype))
+        out = be.convert(total, x.dtype)
     return out
 
 

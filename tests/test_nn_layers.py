@@ -17,7 +17,7 @@ from test_nn import as_function, dense, rng, sparse
 @pytest.mark.parametrize("sparse_grad", [True, False])
 @pytest.mark.parametrize("padding", [None, 2, -3])
 def test_embedding(index, sparse_grad, padding):
-    table = nn.Embedding(5, 3, padding, sparse_grad=sparse_grad, dtype=sg.float64)
+    table = nn.Embedding(5, 3, padding, sparse=sparse_grad, dtype=sg.float64)
     out = table(sg.tensor(index))
     np.testing.assert_array_equal(out.detach().data, table.weight.data[np.asarray(index)])
     upstream = rng(1).standard_normal(out.shape)
@@ -107,13 +107,35 @@ def bags_by_hand(weight, index, offsets, mode, scale, padding):
     return out
 
 
+def test_weights_that_are_given():
+    weight = sg.randn(5, 3)
+    table = nn.Embedding.from_pretrained(weight, padding_idx=1)
+    assert not table.weight.requires_grad and table.padding_idx == 1
+    np.testing.assert_array_equal(table(sg.tensor([4, 1])).data, weight.data[[4, 1]])
+    trained = nn.EmbeddingBag.from_pretrained(weight, freeze=False, mode="sum")
+    trained(sg.tensor([[0, 2]])).sum().backward()
+    assert trained.weight.grad.nnz == 2 and trained.mode == "sum"
+    with pytest.raises(sg.ShapeError, match=r"Embedding: expected embeddings \(V, d\), got \(3,\)"):
+        nn.Embedding.from_pretrained([1.0, 2.0, 3.0])
+
+
+def test_bags_whose_last_offset_is_given():
+    weight, index = sg.randn(6, 2), sg.tensor([1, 2, 4, 5, 4])
+    plain = nn.EmbeddingBag.from_pretrained(weight)
+    full = nn.EmbeddingBag.from_pretrained(weight, include_last_offset=True)
+    expected = plain(index, [0, 2, 2]).data
+    np.testing.assert_array_equal(full(index, [0, 2, 2, 5]).data, expected)
+    with pytest.raises(sg.PatternError, match="offsets must rise from 0 to"):
+        full(index, [0, 2, 2])
+
+
 @pytest.mark.parametrize(
     ("mode", "weighted"), [("sum", False), ("sum", True), ("mean", False), ("max", False)]
 )
 @pytest.mark.parametrize("padding", [None, 2])
 @pytest.mark.parametrize("sparse_grad", [True, False])
 def test_embedding_bag(mode, weighted, padding, sparse_grad):
-    bag = nn.EmbeddingBag(6, 3, mode, padding, sparse_grad=sparse_grad, dtype=sg.float64)
+    bag = nn.EmbeddingBag(6, 3, mode, padding, sparse=sparse_grad, dtype=sg.float64)
     index, offsets = np.array([1, 5, 2, 1, 2, 4, 4]), np.array([0, 3, 3, 5])
     scale = sg.tensor(rng(2).random(7), requires_grad=True) if weighted else None
     expected = bags_by_hand(

@@ -28,7 +28,7 @@ class _Table(Module):
         padding_idx: int | None,
         max_norm: float | None,
         norm_type: float,
-        sparse_grad: bool,
+        sparse: bool,
         dtype: Any,
     ) -> None:
         super().__init__()
@@ -42,9 +42,30 @@ class _Table(Module):
             )
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        self.max_norm, self.norm_type, self.sparse_grad = max_norm, norm_type, sparse_grad
+        self.max_norm, self.norm_type, self.sparse = max_norm, norm_type, sparse
         self.weight = Parameter(create.empty(num_embeddings, embedding_dim, dtype=dtype))
         self.reset_parameters()
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Any, freeze: bool = True, **options: Any) -> Any:
+        """A layer with this weight (V, d); it shares the memory of one that can be written.
+
+        freeze: it is not trained. options: those of the class, by name.
+
+        Raises ShapeError for a weight that is not (V, d).
+
+        >>> import sparsegrad as sg
+        >>> table = sg.nn.Embedding.from_pretrained([[1.0, 2.0], [3.0, 4.0]])
+        >>> table(sg.tensor([1])), table.weight.requires_grad
+        (tensor([[3., 4.]]), False)
+        """
+        weight = Parameter(embeddings, requires_grad=not freeze)
+        if weight.ndim != 2:
+            raise ShapeError(f"{cls.__name__}: expected embeddings (V, d), got {weight.shape}")
+        rows, width = weight.shape
+        out = cls(rows, width, **options)
+        out.weight = weight
+        return out
 
     @property
     def _name(self) -> str:
@@ -61,7 +82,7 @@ class _Table(Module):
         """Rows of any index (*B) -> (*B, d)."""
         if self.max_norm is not None:
             self._limit(index)
-        return ops.embedding(self.weight, index, self.padding_idx, self.sparse_grad)
+        return ops.embedding(self.weight, index, self.padding_idx, self.sparse)
 
     def _limit(self, index: Any) -> None:
         """Scale the rows that are looked up down to `max_norm`, in place."""
@@ -89,7 +110,7 @@ class Embedding(_Table):
 
     padding_idx: a row that starts as zero and gets no gradient; negative counts from the end.
     max_norm, norm_type: rows that are looked up are scaled down to this norm first, in place.
-    sparse_grad: the gradient of the weight is a row-sparse SparseTensor; False gives a dense one.
+    sparse: the gradient of the weight is a row-sparse SparseTensor; False gives a dense one.
 
     The weight starts normal (mean 0, deviation 1), as in PyTorch.
 
@@ -109,11 +130,11 @@ class Embedding(_Table):
         padding_idx: int | None = None,
         max_norm: float | None = None,
         norm_type: float = 2.0,
-        sparse_grad: bool = True,
+        sparse: bool = True,
         dtype: Any = None,
     ) -> None:
         super().__init__(
-            *(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, sparse_grad, dtype)
+            *(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, sparse, dtype)
         )
 
     def forward(self, index: Any) -> Tensor:
@@ -125,12 +146,13 @@ class EmbeddingBag(_Table):
     """Sums, means or maxima of rows of a weight (V, d), one a bag: (b, d).
 
     Bags are the rows of an index (b, l), or the runs index[offsets[i]:offsets[i + 1]] of an index
-    (e,): offsets (b,) says where each starts, the last one ends at e.
+    (e,): offsets (b,) says where each starts, the last one ends at e. With `include_last_offset`
+    offsets (b + 1,) say that too.
 
     mode: "sum", "mean" or "max". An empty bag gives zeros. per_sample_weights (of the index's
         shape, for "sum" only) are factors of the rows, and get a gradient if they require one.
     padding_idx: entries that are left out of the bag; the row starts as zero.
-    max_norm, norm_type, sparse_grad: as for `Embedding`.
+    max_norm, norm_type, sparse: as for `Embedding`.
 
     Raises ShapeError for sizes that do not fit, PatternError for an index outside [0, V) or
     offsets that do not rise from 0, ValueError for arguments out of range.
@@ -149,15 +171,16 @@ class EmbeddingBag(_Table):
         padding_idx: int | None = None,
         max_norm: float | None = None,
         norm_type: float = 2.0,
-        sparse_grad: bool = True,
+        sparse: bool = True,
+        include_last_offset: bool = False,
         dtype: Any = None,
     ) -> None:
         if mode not in ("sum", "mean", "max"):
             raise ValueError(f"EmbeddingBag: mode must be 'sum', 'mean' or 'max', got {mode!r}")
         super().__init__(
-            *(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, sparse_grad, dtype)
+            *(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, sparse, dtype)
         )
-        self.mode = mode
+        self.mode, self.include_last_offset = mode, include_last_offset
 
     def forward(self, index: Any, offsets: Any = None, per_sample_weights: Any = None) -> Tensor:
         """index (b, l), or index (e,) with offsets (b,) -> (b, d)."""
@@ -206,11 +229,13 @@ class EmbeddingBag(_Table):
             raise ShapeError(
                 f"EmbeddingBag: expected offsets (b,), integers, got {starts.shape}, {starts.dtype}"
             )
-        end = np.asarray([len(index)])
-        indptr = np.concatenate((starts.cpu().data.astype("int64"), end))
-        if len(starts) == 0 or indptr[0] != 0 or (np.diff(indptr) < 0).any():
+        indptr = starts.cpu().data.astype("int64")
+        if not self.include_last_offset:
+            indptr = np.append(indptr, len(index))
+        if len(starts) == 0 or [*indptr[[0, -1]]] != [0, len(index)] or (np.diff(indptr) < 0).any():
             raise PatternError(
-                f"EmbeddingBag: offsets must rise from 0 to at most {len(index)}, got "
+                f"EmbeddingBag: offsets must rise from 0 to "
+                f"{'' if self.include_last_offset else 'at most '}{len(index)}, got "
                 f"{starts.tolist()[:8]}"
             )
         return be.asarray(indptr)

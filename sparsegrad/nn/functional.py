@@ -26,7 +26,6 @@ from sparsegrad.ops import (
     conv3d,
     dropout,
     elu,
-    embedding,
     gelu,
     layer_norm,
     leaky_relu,
@@ -92,6 +91,20 @@ __all__ = [
     "softplus",
     "tanh",
 ]
+
+
+def embedding(
+    index: Any, weight: Any, padding_idx: int | None = None, sparse: bool = True
+) -> Tensor:
+    """Rows of `weight` (V, d) by integer `index` (*B) -> (*B, d): `sg.embedding`, with the order of
+    arguments that PyTorch has here.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.functional.embedding(sg.tensor([1, 1]), sg.tensor([[1.0], [2.0]]))
+    tensor([[2.],
+            [2.]])
+    """
+    return ops.embedding(weight, index, padding_idx, sparse)
 
 
 def cross_entropy(

@@ -338,9 +338,9 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
         raise ShapeError(
             f"bincount: expected non-negative integers (n,), got {data.dtype} of shape {data.shape}"
         )
-    xp = backends.for_array(data).xp
-    given = None if weights is None else _raw("bincount", weights)
-    return Tensor(xp.bincount(data, given, minlength))
+    be = backends.for_array(data)
+    given = None if weights is None else be.asarray(_raw("bincount", weights))
+    return Tensor(be.xp.bincount(data, given, minlength))
 
 
 def isin(x: Any, test: Any, *, invert: bool = False) -> Any:
@@ -353,7 +353,8 @@ def isin(x: Any, test: Any, *, invert: bool = False) -> Any:
     from sparsegrad.tensor import Tensor
 
     data = _raw("isin", x)
-    return Tensor(backends.for_array(data).xp.isin(data, _raw("isin", test), invert=invert))
+    be = backends.for_array(data)
+    return Tensor(be.xp.isin(data, be.asarray(_raw("isin", test)), invert=invert))
 
 
 def searchsorted(sequence: Any, values: Any, *, right: bool = False) -> Any:
@@ -369,9 +370,10 @@ def searchsorted(sequence: Any, values: Any, *, right: bool = False) -> Any:
     data = _raw("searchsorted", sequence)
     if data.ndim != 1:
         raise ShapeError(f"searchsorted: expected a sequence (n,), got shape {data.shape}")
-    xp = backends.for_array(data).xp
-    found = xp.searchsorted(data, _raw("searchsorted", values), "right" if right else "left")
-    return Tensor(xp.asarray(found, dtype="int64"))
+    be = backends.for_array(data)
+    places = be.asarray(_raw("searchsorted", values))
+    found = be.xp.searchsorted(data, places, "right" if right else "left")
+    return Tensor(be.xp.asarray(found, dtype="int64"))
 
 
 def bucketize(x: Any, boundaries: Any, *, right: bool = False) -> Any:

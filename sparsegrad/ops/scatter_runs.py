@@ -33,31 +33,38 @@ def _runs(xp: Any, flat: Any, with_own: bool) -> _Runs:
     if with_own:
         which = xp.concatenate((xp.arange(places.size), which))
     order = xp.argsort(which, kind="stable")
-    counts = xp.bincount(which, minlength=places.size)
-    return _Runs(places, order, xp.concatenate((xp.zeros(1, dtype="int64"), xp.cumsum(counts))))
+    return _Runs(places, order, _offsets(xp, xp.bincount(which, minlength=places.size)))
 
 
-def _products(xp: Any, values: Any, offsets: Any) -> Any:
+def _offsets(xp: Any, counts: Any) -> Any:
+    """Where runs of these lengths begin, and where the last one ends: (s + 1,)."""
+    return xp.concatenate((xp.zeros(1, dtype="int64"), xp.cumsum(counts)))
+
+
+def _products(be: Any, values: Any, offsets: Any) -> Any:
     """Product of each run (none is empty): pairwise in log2(longest) rounds, in ops, so that the
     gradient is right with any number of zeros, and can be differentiated again."""
+    xp = be.xp
     counts = xp.diff(offsets)
     while int(counts.max()) > 1:  # sync
-        half = (counts + 1) // 2
-        run = xp.repeat(xp.arange(half.size), half)
-        pair = xp.arange(run.size) - (xp.cumsum(half) - half)[run]
-        left = (xp.cumsum(counts) - counts)[run] + 2 * pair
+        halved = (counts + 1) // 2
+        half = _offsets(xp, halved)
+        run = be.expand(half, int(half[-1]))  # sync
+        pair = xp.arange(run.size) - half[run]
+        left = offsets[run] + 2 * pair
         paired = 2 * pair + 1 < counts[run]
         right = take_p(values, index=xp.where(paired, left + 1, left))
         values = take_p(values, index=left) * where_p(right, 1, mask=paired)
-        counts = half
+        counts, offsets = halved, half
     return values
 
 
-def _reduced(xp: Any, values: Any, offsets: Any, reduce: str) -> Any:
+def _reduced(be: Any, values: Any, offsets: Any, reduce: str) -> Any:
     from sparsegrad.tensor import Tensor
 
+    xp = be.xp
     if reduce == "prod":
-        return _products(xp, values, offsets)
+        return _products(be, values, offsets)
     if reduce in ("sum", "mean"):
         total = segment_sum_p(values, indptr=offsets)
         if reduce == "sum":
@@ -75,14 +82,15 @@ def _scattered(op: str, x: Any, axis: int, ids: Any, src: Any, reduce: str, own:
         raise ValueError(f"{op}: reduce must be one of {_REDUCTIONS}, got {reduce!r}")
     if not ids.size:
         return x
-    xp = backends.for_array(ids).xp
+    be = backends.for_array(ids)
+    xp = be.xp
     runs = _runs(xp, flat_positions(xp, ids, axis, tuple(x.shape)), own)
     elements = reshape_p(cast(src, x.dtype), shape=(-1,))
     if own:
         held = take_p(reshape_p(x, shape=(-1,)), index=runs.places)
         elements = cat_p(held, elements, axis=0)
     wide = cast(elements, dtypes.accumulator(x.dtype))
-    found = _reduced(xp, take_p(wide, index=runs.order), runs.offsets, reduce)
+    found = _reduced(be, take_p(wide, index=runs.order), runs.offsets, reduce)
     slot = xp.zeros(x.data.size, dtype="int64")
     slot[runs.places] = xp.arange(runs.places.size)
     changed = xp.zeros(x.data.size, dtype=bool)

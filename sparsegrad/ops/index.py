@@ -90,7 +90,7 @@ def pick_p(xp: Any, x: Any, *, index: Any, axis: int) -> Any:
 def spread_p(xp: Any, x: Any, *, index: Any, axis: int, n: int) -> Any:
     """The transpose of `pick_p`: size 1 to size n along the axis, zero but at `index`."""
     positions = xp.arange(n).reshape([n if i == axis else 1 for i in range(x.ndim)])
-    return xp.where(positions == index, x, x.dtype.type(0))
+    return xp.where(positions == index, x, x.dtype.type(0)).astype(x.dtype, copy=False)
 
 
 pick_p.defvjp(

@@ -76,7 +76,7 @@ def segment_amax_p(be: Any, values: Any, *, indptr: Any, absent: Any) -> Any:
     lead = (-1, *(1,) * (out.ndim - 1))
     out = xp.where((absent > 0).reshape(lead), xp.maximum(out, out.dtype.type(0)), out)
     empty = (xp.diff(indptr) == 0).reshape(lead)
-    return xp.where(empty, out.dtype.type(0), out)
+    return xp.where(empty, out.dtype.type(0), out).astype(values.dtype, copy=False)
 
 
 def _amax_rule(g: Any, values: Any, out: Any, indptr: Any, absent: Any) -> Any:

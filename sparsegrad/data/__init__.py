@@ -1,11 +1,10 @@
 """Data sets, files of one's own, splits, negative samples, mini-batches.
 
 Graphs whose nodes have classes: `sbm` is generated; `planetoid`, `amazon`, `coauthor`,
-`heterophilous`, `read_graph` are read. Who chose what: `interactions_sbm` is generated; `gowalla`,
-`movielens`, `read_ratings` are read. Rows with labels: `bag_of_words` is generated;
-`a9a`, `read_libsvm` are read. Networks to run: `sparse_network` is generated; `graphchallenge`,
-`read_network` are read. Edge lists and Matrix
-Market: `sg.read_edges`, `sg.mmread`.
+`heterophilous`, `read_graph` are read. Who chose what: `interactions_sbm`; `gowalla`, `movielens`,
+`read_ratings`, `read_lists`. Rows with labels: `bag_of_words`; `a9a`, `read_libsvm`. Networks to
+run: `sparse_network`; `graphchallenge`, `read_network`. Edge lists and Matrix Market:
+`sg.read_edges`, `sg.mmread`.
 
 >>> import sparsegrad as sg
 >>> sg.data.sbm(n=300, seed=0)

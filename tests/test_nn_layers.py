@@ -183,7 +183,7 @@ def test_a_large_table_is_not_made_dense():
 @pytest.mark.parametrize("shape", [(4, 3), (3,), (2, 5, 3), (0, 3)])
 @pytest.mark.parametrize("affine", [True, False])
 def test_layer_norm(shape, affine):
-    layer, x = nn.LayerNorm(3, eps=1e-3, affine=affine, dtype=sg.float64), dense(*shape)
+    layer, x = nn.LayerNorm(3, eps=1e-3, elementwise_affine=affine, dtype=sg.float64), dense(*shape)
     if affine:
         nn.init.uniform_(layer.weight)
         nn.init.uniform_(layer.bias)
@@ -197,10 +197,21 @@ def test_layer_norm(shape, affine):
     assert sg.gradgradcheck(fn, inputs)
 
 
+def test_layer_norm_over_several_dimensions():
+    layer, x = nn.LayerNorm((5, 3), dtype=sg.float64), dense(2, 5, 3)
+    nn.init.uniform_(layer.weight)
+    m, v = x.data.mean((1, 2), keepdims=True), x.data.var((1, 2), keepdims=True)
+    expected = (x.data - m) / np.sqrt(v + 1e-5) * layer.weight.data
+    np.testing.assert_allclose(layer(x).detach().data, expected, rtol=1e-11)
+    assert repr(layer) == "LayerNorm((5, 3), eps=1e-05)"
+    with pytest.raises(sg.ShapeError, match=r"LayerNorm: expected x \(\.\.\., 5, 3\), got"):
+        layer(dense(5, 2))
+
+
 @pytest.mark.parametrize("shape", [(6, 3), (4, 3, 5)])
 @pytest.mark.parametrize("track", [True, False])
 def test_batch_norm(shape, track):
-    layer, x = nn.BatchNorm1d(3, track=track, dtype=sg.float64), dense(*shape)
+    layer, x = nn.BatchNorm1d(3, track_running_stats=track, dtype=sg.float64), dense(*shape)
     nn.init.uniform_(layer.weight)
     nn.init.uniform_(layer.bias)
     flat = np.moveaxis(x.data, 1, -1).reshape(-1, 3)
@@ -214,7 +225,7 @@ def test_batch_norm(shape, track):
     if track:
         np.testing.assert_allclose(layer.running_mean.data, 0.1 * flat.mean(0))
         np.testing.assert_allclose(layer.running_var.data, 0.9 + 0.1 * flat.var(0, ddof=1))
-        assert layer.num_batches.item() == 1
+        assert layer.num_batches_tracked.item() == 1
     fn, inputs = as_function(layer, x)
     assert sg.gradcheck(fn, inputs)
     assert sg.gradgradcheck(fn, inputs)
@@ -223,7 +234,7 @@ def test_batch_norm(shape, track):
     expected = by_hand(*(s.data for s in stored)) if track else batch
     np.testing.assert_allclose(layer(x).detach().data, expected, rtol=1e-11)
     assert sg.gradcheck(*as_function(layer, x))
-    twin = nn.BatchNorm1d(3, track=track, dtype=sg.float64).eval()
+    twin = nn.BatchNorm1d(3, track_running_stats=track, dtype=sg.float64).eval()
     twin.load_state_dict(layer.state_dict())
     np.testing.assert_array_equal(twin(x).detach().data, layer(x).detach().data)
 

@@ -175,6 +175,8 @@ COS = [0.1 + 0.9 * (1 + math.cos(math.pi * t / 4)) / 2 for t in range(6)]
 SCHEDULES = [
     pytest.param(lambda o: lrs.StepLR(o, 2, 0.5), [1, 1, 0.5, 0.5, 0.25, 0.25], id="step"),
     pytest.param(lambda o: lrs.LambdaLR(o, lambda t: 1 / (1 + t)), [1 / (1 + t) for t in range(6)]),
+    pytest.param(lambda o: lrs.MultiStepLR(o, [4, 1], 0.5), [1, 0.5, 0.5, 0.5, 0.25, 0.25]),
+    pytest.param(lambda o: lrs.ExponentialLR(o, 0.5), [0.5**t for t in range(6)]),
     pytest.param(
         lambda o: lrs.LinearLR(o, 0.5, total_iters=4), [0.5, 0.625, 0.75, 0.875, 1, 1], id="linear"
     ),

@@ -1,5 +1,5 @@
 """Activation functions as modules: same shape in and out. Those with f(0) = 0 keep the pattern of
-a SparseTensor."""
+a SparseTensor. `inplace` is there for code written for PyTorch: results are always new."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ __all__ = [
 class ReLU(Module):
     """max(x, 0), same shape, subgradient 0 at 0; a SparseTensor keeps its pattern."""
 
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+
     def forward(self, x: Any) -> Any:
         """Same shape as `x`."""
         return ops.relu(x)
@@ -34,7 +37,7 @@ class ReLU(Module):
 class LeakyReLU(Module):
     """x where x > 0, else negative_slope * x."""
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
         self.negative_slope = negative_slope
 
@@ -49,7 +52,7 @@ class LeakyReLU(Module):
 class ELU(Module):
     """x where x > 0, else alpha * (exp(x) - 1)."""
 
-    def __init__(self, alpha: float = 1.0) -> None:
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
         self.alpha = alpha
 

@@ -62,6 +62,7 @@ class Linear(Module):
 class Dropout(Module):
     """Elements set to 0 with probability `p`, the rest scaled by 1 / (1 - p), in training mode
     only; same shape. A SparseTensor keeps its pattern: stored entries are dropped to zeros.
+    `inplace` is there for code written for PyTorch: the result is always new.
 
     Raises ValueError for `p` outside [0, 1].
 
@@ -69,7 +70,7 @@ class Dropout(Module):
     JMLR 15, 2014.
     """
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         if not 0 <= p <= 1:
             raise ValueError(f"Dropout: p must lie in [0, 1], got {p}")

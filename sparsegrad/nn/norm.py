@@ -8,7 +8,6 @@ from sparsegrad import create, ops
 from sparsegrad.engine.mode import no_grad
 from sparsegrad.errors import ShapeError
 from sparsegrad.nn import init
-from sparsegrad.nn.layers import check_width
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
 from sparsegrad.tensor import Tensor
@@ -17,15 +16,17 @@ __all__ = ["BatchNorm1d", "BatchNorm2d", "LayerNorm"]
 
 
 class _Norm(Module):
-    """A scale and a shift, (d,) each, that start as ones and zeros."""
+    """A scale and a shift, of one shape, that start as ones and zeros."""
 
-    def __init__(self, features: int, eps: float, affine: bool, bias: bool, dtype: Any) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], eps: float, affine: bool, bias: bool, dtype: Any
+    ) -> None:
         super().__init__()
         if not eps >= 0:
             raise ValueError(f"{type(self).__name__}: eps must be >= 0, got {eps}")
-        self.features, self.eps = features, eps
+        self.eps = eps
         for name, wanted in (("weight", affine), ("bias", affine and bias)):
-            held = Parameter(create.empty(features, dtype=dtype)) if wanted else None
+            held = Parameter(create.empty(*shape, dtype=dtype)) if wanted else None
             self.register_parameter(name, held)
         self.reset_parameters()
 
@@ -41,16 +42,14 @@ class _Norm(Module):
             x = x * self.weight
         return x if self.bias is None else x + self.bias
 
-    def extra_repr(self) -> str:
-        return f"{self.features}, eps={self.eps}"
-
 
 class LayerNorm(_Norm):
-    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension, (*B, d) -> same.
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions, (*B, *D) -> same.
 
-    affine: whether there are weight and bias (d,); bias: whether there is a bias.
+    normalized_shape: D, or its one size. elementwise_affine: whether there are weight and bias
+        (*D); bias: whether there is a bias.
 
-    Raises ShapeError for an input whose last dimension is not `features`.
+    Raises ShapeError for an input whose last dimensions are not D.
 
     Ba, Kiros and Hinton, "Layer normalization", 2016.
 
@@ -61,18 +60,27 @@ class LayerNorm(_Norm):
 
     def __init__(
         self,
-        features: int,
+        normalized_shape: Any,
         eps: float = 1e-5,
-        affine: bool = True,
+        elementwise_affine: bool = True,
         bias: bool = True,
         dtype: Any = None,
     ) -> None:
-        super().__init__(features, eps, affine, bias, dtype)
+        one = isinstance(normalized_shape, int)
+        shape = (normalized_shape,) if one else tuple(normalized_shape)
+        super().__init__(shape, eps, elementwise_affine, bias, dtype)
+        self.normalized_shape = shape
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (*B, d) -> (*B, d)."""
-        check_width("LayerNorm", x, self.features)
-        return ops.layer_norm(x, self.features, self.weight, self.bias, self.eps)
+        """x (*B, *D) -> (*B, *D)."""
+        shape = self.normalized_shape
+        if tuple(x.shape[-len(shape) :]) != shape:
+            sizes = ", ".join(str(n) for n in shape)
+            raise ShapeError(f"LayerNorm: expected x (..., {sizes}), got shape {tuple(x.shape)}")
+        return ops.layer_norm(x, shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}"
 
 
 class BatchNorm1d(_Norm):
@@ -83,7 +91,7 @@ class BatchNorm1d(_Norm):
     `running_mean` and (unbiased) `running_var`: r = (1 - momentum) r + momentum * new; with
     momentum None they are the averages of all batches. In evaluation mode with the buffers.
 
-    track: False keeps no buffers and always uses those of the batch.
+    track_running_stats: False keeps no buffers and always uses those of the batch.
 
     Raises ShapeError for another shape, and ValueError for one row (or less) in training mode.
 
@@ -99,29 +107,34 @@ class BatchNorm1d(_Norm):
 
     def __init__(
         self,
-        features: int,
+        num_features: int,
         eps: float = 1e-5,
         momentum: float | None = 0.1,
         affine: bool = True,
-        track: bool = True,
+        track_running_stats: bool = True,
         dtype: Any = None,
     ) -> None:
-        super().__init__(features, eps, affine, True, dtype)
-        self.momentum, self.track = momentum, track
-        self.register_buffer("running_mean", create.zeros(features, dtype=dtype) if track else None)
-        self.register_buffer("running_var", create.ones(features, dtype=dtype) if track else None)
-        self.register_buffer("num_batches", create.zeros((), dtype="int64") if track else None)
+        super().__init__((num_features,), eps, affine, True, dtype)
+        self.num_features, self.momentum = num_features, momentum
+        self.track_running_stats = track_running_stats
+        held: dict[str, Any] = {
+            "running_mean": create.zeros(num_features, dtype=dtype),
+            "running_var": create.ones(num_features, dtype=dtype),
+            "num_batches_tracked": create.zeros((), dtype="int64"),
+        }
+        for name, buffer in held.items():
+            self.register_buffer(name, buffer if track_running_stats else None)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (n, d) or (n, d, l) -> same."""
-        name, d = type(self).__name__, self.features
+        name, d = type(self).__name__, self.num_features
         if x.ndim not in self._ndims or x.shape[1] != d:
             shapes = self._shapes.format(d=d)
             raise ShapeError(f"{name}: expected x {shapes}, got shape {tuple(x.shape)}")
         flat = x if x.ndim == 2 else ops.movedim(x, 1, -1)  # features last: the rest broadcasts
         axes = tuple(range(flat.ndim - 1))
-        if self.training or not self.track:
-            count = flat.numel() // max(1, self.features)
+        if self.training or not self.track_running_stats:
+            count = flat.numel() // max(1, d)
             if count < 2:
                 raise ValueError(
                     f"{name}: a variance needs more than one row, got shape {tuple(x.shape)}"
@@ -129,7 +142,7 @@ class BatchNorm1d(_Norm):
             mean = ops.mean(flat, axes)
             centred = flat - mean
             variance = ops.mean(centred * centred, axes)
-            if self.training and self.track:
+            if self.training and self.track_running_stats:
                 self._remember(mean, variance * (count / (count - 1)))
         else:
             centred, variance = flat - self.running_mean, self.running_var
@@ -141,10 +154,14 @@ class BatchNorm1d(_Norm):
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
         with no_grad():
-            self.num_batches.add_(1)
-            share = 1 / self.num_batches.item() if self.momentum is None else self.momentum
+            self.num_batches_tracked.add_(1)
+            count = self.num_batches_tracked
+            share = 1 / count.item() if self.momentum is None else self.momentum
             for held, new in ((self.running_mean, mean), (self.running_var, variance)):
                 held.mul_(1 - share).add_(new.detach() * share)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
 
 
 class BatchNorm2d(BatchNorm1d):

@@ -15,6 +15,7 @@ Call `step()` after each epoch (or update) and after the optimizer's step.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,9 +24,11 @@ from sparsegrad.optim.optimizer import Optimizer
 
 __all__ = [
     "CosineAnnealingLR",
+    "ExponentialLR",
     "LRScheduler",
     "LambdaLR",
     "LinearLR",
+    "MultiStepLR",
     "OneCycleLR",
     "ReduceLROnPlateau",
     "SequentialLR",
@@ -98,16 +101,40 @@ class StepLR(LRScheduler):
         return base * self.gamma ** (epoch // self.step_size)
 
 
+class MultiStepLR(LRScheduler):
+    """base * gamma^(number of milestones that are at most the epoch)."""
+
+    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
+        self.milestones, self.gamma = sorted(milestones), gamma
+        super().__init__(optimizer)
+
+    def rate(self, base: float, epoch: int) -> float:
+        """base * gamma^(number of milestones that are at most the epoch)."""
+        return base * self.gamma ** bisect.bisect_right(self.milestones, epoch)
+
+
+class ExponentialLR(LRScheduler):
+    """base * gamma^epoch."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer)
+
+    def rate(self, base: float, epoch: int) -> float:
+        """base * gamma^epoch."""
+        return base * self.gamma**epoch
+
+
 class LambdaLR(LRScheduler):
-    """base * factor(epoch), with one function for all groups or a list of one a group."""
+    """base * lr_lambda(epoch), with one function for all groups or a list of one a group."""
 
     def __init__(
         self,
         optimizer: Optimizer,
-        factor: Callable[[int], float] | Sequence[Callable[[int], float]],
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
     ) -> None:
         groups = optimizer.param_groups
-        self.factors = [factor] * len(groups) if callable(factor) else list(factor)
+        self.factors = [lr_lambda] * len(groups) if callable(lr_lambda) else list(lr_lambda)
         if len(self.factors) != len(groups):
             raise ValueError(
                 f"LambdaLR: {len(self.factors)} functions for {len(groups)} parameter groups"

@@ -21,6 +21,7 @@ kept for it:
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -429,15 +430,17 @@ def _binary(self: Primitive, a: Any, b: Any) -> Any:
 _METHODS = {"__call__": Primitive.__call__, "_finish": Primitive._finish}
 _shortcut = True  # `unary` and `binary` need not go through `__call__`
 _straight = True  # nor through `_finish`
+_swapping = threading.Lock()
 
 
 def swap(name: str, method: Any = None) -> None:
     """Put a method in the place of `__call__` or `_finish`, which every call then goes through;
     None puts the original back. For profiles and anomaly mode."""
     global _shortcut, _straight
-    setattr(Primitive, name, method or _METHODS[name])
-    _straight = Primitive._finish is _METHODS["_finish"]
-    _shortcut = _straight and Primitive.__call__ is _METHODS["__call__"]
+    with _swapping:
+        setattr(Primitive, name, method or _METHODS[name])
+        _straight = Primitive._finish is _METHODS["_finish"]
+        _shortcut = _straight and Primitive.__call__ is _METHODS["__call__"]
 
 
 def primitive(forward: Any = None, **options: Any) -> Any:

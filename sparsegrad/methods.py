@@ -11,6 +11,7 @@ from typing import Any
 from sparsegrad import backends, display
 from sparsegrad.backends import dlpack
 from sparsegrad.dtypes import as_dtype
+from sparsegrad.engine.mode import recording
 from sparsegrad.errors import GraphError, ShapeError
 
 __all__ = ["DenseMethods", "SharedMethods"]
@@ -33,6 +34,18 @@ def _in_place(name: str) -> Callable[..., Any]:
     method.__name__ = f"{name}_"
     method.__qualname__ = f"Tensor.{name}_"
     method.__doc__ = f"`{name}` in place, and the tensor itself. See `sg.{name}`."
+    return method
+
+
+def _augmented(name: str, sign: str) -> Callable[..., Any]:
+    def method(self: Any, other: Any) -> Any:
+        recorded = self.requires_grad or getattr(other, "requires_grad", False)
+        if (recorded and recording.get()) or getattr(other, "_is_sparse", False):
+            return NotImplemented  # then Python takes the result of the operator instead
+        return self._update(name, getattr(ops, name), other)
+
+    method.__name__ = method.__qualname__ = f"__i{name}__"
+    method.__doc__ = f"`t {sign}= other`: in place where that need not be recorded, else a new t."
     return method
 
 
@@ -301,6 +314,17 @@ class DenseMethods:
     def element_size(self) -> Any:
         """Bytes of an element."""
         return self.data.itemsize  # type: ignore[attr-defined]
+
+    __iadd__ = _augmented("add", "+")
+    __isub__ = _augmented("sub", "-")
+    __imul__ = _augmented("mul", "*")
+    __itruediv__ = _augmented("div", "/")
+    __ifloordiv__ = _augmented("floor_divide", "//")
+    __imod__ = _augmented("remainder", "%")
+    __ipow__ = _augmented("pow", "**")
+    __iand__ = _augmented("bitwise_and", "&")
+    __ior__ = _augmented("bitwise_or", "|")
+    __ixor__ = _augmented("bitwise_xor", "^")
 
     def __dlpack__(self, **options: Any) -> Any:
         if self.requires_grad:  # type: ignore[attr-defined]

@@ -46,6 +46,42 @@ def test_in_place_writes_and_counts() -> None:
         sg.arange(1, 3).reciprocal_()
 
 
+def test_augmented_assignment_is_in_place_where_nothing_is_recorded() -> None:
+    w = sg.ones(2, requires_grad=True)
+    array = w.data
+    with sg.no_grad():
+        for p in [w]:
+            p -= 0.5 * sg.ones(2)  # a training step written by hand
+            p *= 2
+    assert w.data is array
+    assert w.tolist() == [1.0, 1.0]
+    assert w.is_leaf
+    loss = start = sg.tensor(0.0)
+    loss += (w * 3).sum()  # recorded: a new tensor
+    loss.backward()
+    assert w.grad.tolist() == [3.0, 3.0]
+    assert start.item() == 0.0
+    h = w * 1.0
+    before = h
+    h += 1
+    assert h is not before and before.tolist() == [1.0, 1.0]
+    x = sg.arange(3)
+    x += 1
+    x //= 2
+    x **= 2
+    assert x.tolist() == [0, 1, 1]
+    with pytest.raises(sg.DtypeError, match="div_: a float32 result does not fit a int64 tensor"):
+        x /= 2
+    with pytest.raises(sg.ShapeError, match=r"add_: result has shape \(2, 3\), tensor \(3,\)"):
+        x += sg.ones(2, 3, dtype="int64")
+    y = sg.zeros(2, 2)
+    y += sg.sparse_eye(2)  # as `y + A`
+    assert y.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    mask = sg.tensor([True, False])
+    mask &= sg.tensor([False, False])
+    assert not mask.any()
+
+
 def test_casts_and_shapes_by_example() -> None:
     x = sg.tensor([[0.0, 2.7]])
     assert [getattr(x, n)().dtype.name for n in ("bool", "byte", "int", "long", "short")] == [

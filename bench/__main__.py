@@ -29,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     cpu.add_argument("--no-memory", action="store_true", help="leave the peaks out")
     cpu.add_argument("--json", metavar="FILE", help="write the result")
     cpu.add_argument("--markdown", metavar="FILE", help="write the table; default: print it")
+    cpu.add_argument("--update", action="store_true", help="keep other cases of the --json file")
     device = commands.add_parser("gpu", help="run ops on a CUDA device, against the CPU")
     device.add_argument("--quick", action="store_true", help="small sizes: shows that it runs")
     device.add_argument("--json", metavar="FILE", help="write the result")
@@ -85,6 +86,8 @@ def _cpu(options: Any, parser: argparse.ArgumentParser, argv: list[str]) -> int:
         path = getattr(options, option)
         if path and not Path(path).resolve().parent.is_dir():
             parser.error(f"--{option}: no directory {str(Path(path).parent)!r}")
+    if options.update and not (options.json and Path(options.json).is_file()):
+        parser.error("--update: needs --json with a file that is there")
     document = run(
         [known[name] for name in dict.fromkeys(names)],
         size="quick" if options.quick else "full",
@@ -92,8 +95,11 @@ def _cpu(options: Any, parser: argparse.ArgumentParser, argv: list[str]) -> int:
         effort=QUICK if options.quick else FULL,
         command=_command(argv),
         memory=not options.no_memory,
+        bandwidths=not options.quick,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
+    if options.update:
+        document = report.updated(report.read(options.json), document)
     if options.json:
         report.write_json(document, options.json)
     text = report.markdown(document)

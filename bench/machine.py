@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +18,7 @@ __all__ = [
     "commit",
     "cores",
     "fingerprint",
+    "page_faults",
     "set_threads",
     "thread_env",
 ]
@@ -109,6 +110,17 @@ class Others:
         own = os.times()
         used = own.user + own.system + own.children_user + own.children_system
         return own.elapsed, ticks / os.sysconf("SC_CLK_TCK"), used
+
+
+def page_faults(fn: Callable[[], Any]) -> int | None:
+    """Pages that the system had to map during a call; None where it does not say."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    fn()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def _blas() -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LOSS", "losses", "markdown", "read", "rivals", "summary", "write_json"]
+__all__ = ["LOSS", "losses", "markdown", "read", "rivals", "summary", "updated", "write_json"]
 
 LOSS = 1.0  # ratio to the best peer below which we lost
 BUSY = 0.1  # cores taken by others above which a result is marked
@@ -38,6 +38,13 @@ def read(path: str | Path) -> dict[str, Any]:
     if document.get("schema") != SCHEMA:
         raise ValueError(f"{path}: schema {document.get('schema')!r}, this version reads {SCHEMA}")
     return document
+
+
+def updated(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The new document, with those cases of the old one that it does not have."""
+    ran = {entry["case"] for entry in new["results"]}
+    kept = [entry | {"date": entry.get("date", old["date"])} for entry in old["results"]]
+    return new | {"results": [e for e in kept if e["case"] not in ran] + new["results"]}
 
 
 # ---- what it says ------------------------------------------------------------------------------
@@ -112,7 +119,7 @@ def markdown(document: Mapping[str, Any]) -> str:
     sections = [_head(document), _overview(document)]
     for case in dict.fromkeys(entry["case"] for entry in document["results"]):
         entries = [entry for entry in document["results"] if entry["case"] == case]
-        sections.append(_case(entries))
+        sections.append(_case(entries, document.get("bandwidth", {})))
     sections += [_losses(document), _left_out(document)]
     return "\n\n".join(sections) + "\n"
 
@@ -136,6 +143,9 @@ def _head(d: Mapping[str, Any]) -> str:
     if d.get("load_before"):
         before, after = d["load_before"][0], d.get("load_after", d["load_before"])[0]
         lines.append(f"- load average when it began {before}, when it ended {after}")
+    for threads, found in d.get("bandwidth", {}).items():
+        rates = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in found.items())
+        lines.append(f"- memory, {_threads(int(threads))}: {rates} (read and written)")
     if any("memory" in row for entry in d["results"] for row in entry["candidates"]):
         lines.append(f"- peak extra memory: {d['memory_method']}, results included")
     if d["size"] != "full":
@@ -177,30 +187,45 @@ def _overview(d: Mapping[str, Any]) -> str:
     return f"{text}\n\n{_table(head, every)}"
 
 
-def _case(entries: list[Entry]) -> str:
+def _traffic(entry: Entry, bandwidth: Mapping[str, Mapping[str, float]]) -> str:
+    """How much of the memory's bandwidth we use, if every entry fetched its row from there."""
+    ours, measured = _ours(entry).get("seconds"), bandwidth.get(str(entry["threads"]))
+    if not (ours and measured and "traffic_bytes" in entry):
+        return ""
+    rate = entry["traffic_bytes"] / ours["median"]
+    shares = ", ".join(f"{rate / there:.0%} of a {name}" for name, there in measured.items())
+    return f" Without any reuse in caches we move {rate / 1e9:.1f} GB/s: {shares}."
+
+
+def _case(entries: list[Entry], bandwidth: Mapping[str, Mapping[str, float]]) -> str:
     parts = [f"## {entries[0]['title']}"]
     memory = any("memory" in row for entry in entries for row in entry["candidates"])
     per = entries[0]["per"]
     head = ["", "time", "ratio", "first call"]
-    head += ["each op"] * (per > 1) + ["peak extra memory", "cold start"] * memory
+    faults = any("page_faults" in row for entry in entries for row in entry["candidates"])
+    head += ["each op"] * (per > 1) + ["page faults"] * faults
+    head += ["peak extra memory", "cold start"] * memory
     for entry in entries:
         threads = "" if entry["threads"] is None else f", {_threads(entry['threads'])}"
         lines = [f"**{entry['variant']['label']}**{threads}", ""]
         body = [
-            _candidate(row, entry, per, memory)
+            _candidate(row, entry, per, memory, faults)
             for row in entry["candidates"]
             if row["status"] != "left out"
         ]
         lines.append(_table(head, body))
         if "noise" in entry:
             lines += ["", f"The same against itself (A/A): {_ratio(entry['noise'])}."]
+        lines[-1] += _traffic(entry, bandwidth)
         if (entry.get("others") or 0) > BUSY:
             lines[-1] += f" **Other processes kept {entry['others']:.1f} cores busy.**"
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
-def _candidate(row: Mapping[str, Any], entry: Entry, per: int, memory: bool) -> list[str]:
+def _candidate(
+    row: Mapping[str, Any], entry: Entry, per: int, memory: bool, faults: bool
+) -> list[str]:
     name = row["name"]
     if name == entry["best_peer"]:
         name = f"**{name}** (best peer)"
@@ -208,7 +233,7 @@ def _candidate(row: Mapping[str, Any], entry: Entry, per: int, memory: bool) -> 
         name = f"*{name}*"
     if row["status"] != "timed":
         cells = [name, f"{row['status']}: {row['reason']}", "", ""]
-        return cells + [""] * ((per > 1) + 2 * memory)
+        return cells + [""] * ((per > 1) + faults + 2 * memory)
     cells = [
         name,
         f"{_time(row['seconds']['median'])} [{_time(row['seconds']['q1'])}–"
@@ -218,6 +243,9 @@ def _candidate(row: Mapping[str, Any], entry: Entry, per: int, memory: bool) -> 
     ]
     if per > 1:
         cells.append(_time(row["seconds"]["median"] / per))
+    if faults:
+        count = row.get("page_faults")
+        cells.append("" if count is None else f"{count:,}")
     if memory:
         found = row.get("memory", {})
         if "failed" in found:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from bench import machine, probe
+from bench import bandwidth, machine, probe
 from bench.cases import Candidate, Case, Variant
 from bench.oracle import Expected, WrongResult, check
 from bench.peers import PEERS, quiet
@@ -28,6 +28,7 @@ def run(
     effort: Effort,
     command: str = "",
     memory: bool = True,
+    bandwidths: bool = False,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
     """The whole document: who measured what on which machine, and one entry per variant."""
@@ -42,6 +43,7 @@ def run(
         "machine": machine.fingerprint(),
         "memory_method": probe.METHOD,
         "load_before": _load(),
+        "bandwidth": {str(n): bandwidth.measure(n) for n in threads if bandwidths},
         "peers": [
             {"name": p.name, "title": p.title, "missing": missing[p.name]} for p in PEERS.values()
         ],
@@ -60,6 +62,8 @@ def run(
                     entry = run_variant(case, variant, expected, timer, missing)
                     entry["others"] = others.cores()
                 entry["threads"], entry["threads_set"] = count, said
+                if (traffic := getattr(case, "traffic", None)) is not None:
+                    entry["traffic_bytes"] = traffic(variant)
                 if memory and case.memory and count == max(threads):
                     _probe(case, variant, entry, count, size, say)
                 document["results"].append(entry)
@@ -106,6 +110,9 @@ def run_variant(
         row, found = rows[name], samples[name]
         row |= {"seconds": found.spread.as_dict(), "rounds": len(found.seconds)}
         row["inner"] = found.inner
+        if case.memory:
+            with quiet():
+                row["page_faults"] = machine.page_faults(fns[name])
         if ours and name != ours:
             row["ratio"] = paired(samples[ours], found).as_dict()
     entry: dict[str, Any] = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import machine, peers, probe, report
+from bench import bandwidth, machine, peers, probe, report
 from bench import run as runner
 from bench.cases import OURS, Candidate, all_cases
 from bench.graphs import power_law
@@ -256,6 +256,27 @@ def test_json_is_read_back(document, tmp_path):
     path.write_text(json.dumps(document | {"schema": 99}))
     with pytest.raises(ValueError, match="schema 99"):
         report.read(path)
+
+
+def test_an_update_keeps_the_cases_that_did_not_run_again(document):
+    old = document | {"results": [e | {"case": c} for e in document["results"] for c in ("a", "b")]}
+    new = document | {"date": "later", "results": [document["results"][0] | {"case": "b"}]}
+    found = report.updated(old, new)
+    assert [e["case"] for e in found["results"]] == ["a", "a", "b"]
+    assert [e.get("date") for e in found["results"]] == [document["date"]] * 2 + [None]
+
+
+def test_traffic_is_compared_with_what_the_memory_gives(document):
+    entry = document["results"][0] | {"traffic_bytes": 6e9}  # in two seconds
+    rates = {"2": {"copy": 12e9, "gather": 6e9}}
+    text = report.markdown(document | {"results": [entry], "bandwidth": rates})
+    assert "memory, 2 threads: copy 12.0 GB/s, gather 6.0 GB/s" in text
+    assert "we move 3.0 GB/s: 25% of a copy, 50% of a gather." in text
+
+
+def test_bandwidth_is_measured():
+    found = bandwidth.measure(2, rows=1 << 10)
+    assert set(found) == {"copy", "gather"} and min(found.values()) > 0
 
 
 def test_every_loss_is_listed(document):

@@ -24,7 +24,7 @@ class Gat:
     name = "gat"
     title = "GAT: one epoch (forward, backward, Adam), 8 heads of 8, sparse features, float32"
     threaded = True
-    memory = True
+    memory = False
     per = 1
 
     def variants(self, size: str) -> list[Variant]:

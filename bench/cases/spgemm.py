@@ -66,7 +66,7 @@ class Product:
     name = "spgemm"
     title = "Sparse @ sparse, A @ A, float32"
     threaded = True
-    memory = True
+    memory = False
     per = 1
 
     def variants(self, size: str) -> list[Variant]:

@@ -93,6 +93,11 @@ class Forward(_Spmm):
     title = "SpMM forward, float32"
     memory = False
 
+    def traffic(self, variant: Variant) -> int:
+        """Bytes of a product that reads a row of X for every entry."""
+        n, nnz, row = variant["n"], variant["nnz"], 4 * variant["k"]
+        return nnz * (8 + row) + n * (4 + row)
+
     def expected(self, variant: Variant) -> Mapping[str, Expected]:
         return {"y": _of(variant).y()}
 

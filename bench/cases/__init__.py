@@ -63,6 +63,7 @@ def all_cases() -> dict[str, Case]:
         gcn,
         import_time,
         mlp,
+        narrow,
         nearly_full,
         pool,
         profile,
@@ -76,6 +77,7 @@ def all_cases() -> dict[str, Case]:
     cases: list[Case] = [
         spmm.Forward(),
         spmm.Backward(),
+        narrow.Narrow(),
         nearly_full.NearlyFull(),
         coalesce.Coalesce(),
         scatter.Scatter(),
@@ -87,6 +89,7 @@ def all_cases() -> dict[str, Case]:
         pool.Pool(),
         embedding.Embedding(),
         mlp.Mlp(),
+        narrow.Random(),
         tape.Tape(),
         profile.Profile(),
         import_time.ImportTime(),

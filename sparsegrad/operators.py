@@ -56,6 +56,36 @@ class Operators(SharedMethods):
     def __abs__(self) -> Any:
         return ops.elementwise.abs_p(self)
 
+    def __mod__(self, other: Any) -> Any:
+        return ops.remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return ops.remainder(other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return ops.floor_divide(other, self)
+
+    def __and__(self, other: Any) -> Any:
+        return ops.bitwise_and(self, other)
+
+    __rand__ = __and__
+
+    def __or__(self, other: Any) -> Any:
+        return ops.bitwise_or(self, other)
+
+    __ror__ = __or__
+
+    def __xor__(self, other: Any) -> Any:
+        return ops.bitwise_xor(self, other)
+
+    __rxor__ = __xor__
+
+    def __invert__(self) -> Any:
+        return ops.bitwise_not(self)
+
     def __eq__(self, other: Any) -> Any:
         return ops.elementwise.eq_p(self, other)
 

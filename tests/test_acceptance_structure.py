@@ -307,6 +307,14 @@ def test_prune_keeps_nan_and_takes_the_sum_of_duplicates() -> None:
     np.testing.assert_array_equal(A.top_k(1).values.data, [np.nan])
 
 
+def test_equal_and_close_compare_entries_wherever_they_are_stored() -> None:
+    A = sg.coo([[0, 1, 1], [0, 0, 0]], [1.0, 2.0, -2.0], (2, 2))
+    B = sg.csr([0, 1, 2], [0, 1], [1.0, 0.0], (2, 2))
+    assert sg.equal(A, B) and sg.allclose(A, B)
+    assert not sg.equal(A, B * 1.000001) and sg.allclose(A, B * 1.000001)
+    assert not sg.allclose(A, B * 2) and not sg.equal(A, sg.sparse_eye(3))
+
+
 def test_top_k_ties_keep_the_first() -> None:
     A = sg.coo([[1, 0, 0], [0, 1, 0]], [2.0, 2.0, -2.0], (2, 2))
     assert sg.top_k(A, 2).coalesce().indices.tolist() == [[0, 0], [0, 1]]

@@ -225,17 +225,22 @@ def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: b
 def allclose(
     a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
-    """Whether all elements are close (`isclose`).
+    """Whether all elements are close (`isclose`); of two sparse tensors their entries, absent ones
+    counted as 0.
 
     >>> import sparsegrad as sg
     >>> sg.allclose(sg.tensor([1.0]), sg.tensor([1.0000001]))
     True
     """
+    if getattr(a, "_is_sparse", False) and getattr(b, "_is_sparse", False):
+        from sparsegrad.ops.sparse_elementwise import same_entries
+
+        a, b = (t.values for t in same_entries("allclose", a, b))
     return bool(isclose(a, b, rtol, atol, equal_nan).data.all())
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two tensors have the same shape and the same elements.
+    """Whether two tensors, both dense or both sparse, have the same shape and the same elements.
 
     >>> import sparsegrad as sg
     >>> sg.equal(sg.tensor([1, 2]), sg.tensor([1, 2])), sg.equal(sg.ones(2), sg.ones(2, 1))
@@ -243,5 +248,7 @@ def equal(a: Any, b: Any) -> bool:
     """
     from sparsegrad.tensor import as_tensor
 
+    if getattr(a, "_is_sparse", False) and getattr(b, "_is_sparse", False):
+        return a.shape == b.shape and not bool((a != b).any())
     a, b = as_tensor(a), as_tensor(b)
     return a.shape == b.shape and bool((a == b).data.all())

@@ -432,7 +432,8 @@ def ge(a: Any, b: Any) -> Tensor:
 
 def where(mask: Any, a: Any = None, b: Any = None) -> Any:
     """Elements of `a` where `mask` is true, of `b` elsewhere; all three broadcast. A sparse `a` or
-    `b` keeps its entries, those that are left out as zeros: the other must be the number 0.
+    `b` keeps its entries, those that are left out as zeros: the other must be sparse too, or the
+    number 0. So must `b` with a sparse mask, which is false at absent cells.
 
     With `mask` alone the positions where it is true, one tensor of integers a dimension.
 
@@ -448,6 +449,10 @@ def where(mask: Any, a: Any = None, b: Any = None) -> Any:
         from sparsegrad.ops.scattering import nonzero
 
         return unbind(nonzero(mask), 1)
+    if getattr(mask, "_is_sparse", False):
+        from sparsegrad.ops.sparse_elementwise import where_masked
+
+        return where_masked(mask, a, b)
     at = next((x.device for x in (mask, a, b) if hasattr(x, "requires_grad")), None)
     mask = as_tensor(mask, dtypes.bool_, at)
     if not hasattr(a, "shape") and not hasattr(b, "shape"):

@@ -7,7 +7,7 @@ from typing import Any
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import Primitive
 from sparsegrad.errors import DensifyError, ShapeError
-from sparsegrad.ops import activations, unary
+from sparsegrad.ops import activations, binary, unary
 from sparsegrad.ops import elementwise as dense
 from sparsegrad.ops import trigonometric as trig
 from sparsegrad.ops.index import take_p
@@ -76,7 +76,7 @@ for _op, _at_zero in (
     *((unary.rsqrt_p, "inf"), (unary.reciprocal_p, "inf")),
     *((unary.isfinite_p, "True"), (unary.logical_not_p, "True")),
     *((trig.cos_p, "1"), (trig.acos_p, "1.571"), (trig.cosh_p, "1"), (trig.acosh_p, "nan")),
-    (activations.softplus_p, "0.693"),
+    *((activations.softplus_p, "0.693"), (binary.bitwise_not_p, "-1 or True")),
 ):
     _refused(_op, _at_zero)
 
@@ -121,9 +121,11 @@ def _cast(x: Any, *, dtype: Any) -> Any:
 
 @dense.where_p.defsparse
 def _where(a: Any, b: Any, *, mask: Any) -> Any:
-    """A sparse tensor where the mask allows, 0 elsewhere: on its pattern."""
+    """A sparse tensor where the mask allows, 0 elsewhere: on its pattern. Of two, their sum."""
     from sparsegrad.tensor import as_tensor
 
+    if _is_sparse(a) and _is_sparse(b):
+        return dense.where_p(a, 0, mask=mask) + dense.where_p(0, b, mask=mask)
     entries, other = (a, b) if _is_sparse(a) else (b, a)
     if not isinstance(other, (int, float)) or other != 0:
         raise DensifyError(
@@ -135,8 +137,33 @@ def _where(a: Any, b: Any, *, mask: Any) -> Any:
     return _wrap(dense.where_p(*pair, mask=at.data), entries.pattern)
 
 
+def where_masked(mask: Any, a: Any, b: Any) -> Any:
+    """`a` at the true entries of a sparse mask, `b` at all other cells: sparse or 0, `a` dense or
+    sparse or 0."""
+    mask = coalesce(mask)
+    parts: list[Any] = []
+    for x in (a, b):
+        if hasattr(x, "shape") and tuple(x.shape) != mask.shape:
+            raise ShapeError(f"where: shapes differ; got sparse mask: {mask.shape}, {x.shape}")
+    if _is_sparse(a) or hasattr(a, "shape"):
+        a = coalesce(a) if _is_sparse(a) else sparse_mask(a, mask.pattern)
+        at = sparse_mask(mask, a.pattern).values.data.astype(bool)
+        parts.append(_wrap(dense.where_p(a.values, 0, mask=at), a.pattern))
+    if _is_sparse(b):
+        b = coalesce(b)
+        at = sparse_mask(mask, b.pattern).values.data.astype(bool)
+        parts.append(_wrap(dense.where_p(0, b.values, mask=at), b.pattern))
+    zeros = sum(isinstance(x, (int, float)) and x == 0 for x in (a, b))
+    if not parts or len(parts) + zeros < 2:
+        raise DensifyError(
+            "where: with a sparse mask every other cell takes the last operand, which must be a "
+            f"SparseTensor or the number 0; got {type(a).__name__} and {type(b).__name__}"
+        )
+    return parts[0] + parts[1] if len(parts) == 2 else parts[0]
+
+
 # ---- comparisons, maxima -----------------------------------------------------------------------
-def _same_entries(op: str, a: Any, b: Any) -> tuple[Any, Any]:
+def same_entries(op: str, a: Any, b: Any) -> tuple[Any, Any]:
     """Both on the entries of either, each once, absent ones as 0; in the format of `a`."""
     if a.shape != b.shape:
         raise ShapeError(f"{op}: sparse shapes must be equal; got a: {a.shape}, b: {b.shape}")
@@ -166,7 +193,7 @@ def _compared(op: Primitive) -> None:
                 "A.to_dense(), or with A.values for stored entries only"
             )
         if _is_sparse(a) and _is_sparse(b):
-            a, b = _same_entries(name, a, b)
+            a, b = same_entries(name, a, b)
             return _wrap(op(a.values, b.values), a.pattern)
         a, b = (coalesce(x) if _is_sparse(x) else x for x in (a, b))
         entries = a if _is_sparse(a) else b
@@ -174,6 +201,9 @@ def _compared(op: Primitive) -> None:
 
 
 for _op in (
+    *(binary.remainder_p, binary.fmod_p, binary.floor_divide_p),
+    *(binary.logical_and_p, binary.logical_or_p, binary.logical_xor_p),
+    *(binary.bitwise_and_p, binary.bitwise_or_p, binary.bitwise_xor_p),
     *(dense.eq_p, dense.ne_p, dense.lt_p, dense.le_p, dense.gt_p, dense.ge_p),
     *(dense.maximum_p, dense.minimum_p),
 ):

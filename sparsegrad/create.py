@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsegrad import backends, dtypes
 from sparsegrad.backends import dlpack
+from sparsegrad.backends.quiet import quiet
 from sparsegrad.errors import OutOfMemoryError, ShapeError, out_of_memory
 from sparsegrad.ops.shape import as_argument
 from sparsegrad.ops.sparse_structure import to_sparse
@@ -151,7 +152,8 @@ def _constant_like(x: Any, value: int, dtype: Any, requires_grad: bool) -> Any:
         return wrap(_constant_like(x.values, value, dtype, requires_grad), x.pattern)
     dtype = x.dtype if dtype is None else dtypes.as_dtype(dtype)
     xp = backends.for_array(x.data).xp if isinstance(x, Tensor) else np
-    return Tensor(xp.full(x.shape, value, dtype), requires_grad=requires_grad)
+    with quiet():
+        return Tensor(xp.full(x.shape, value, dtype), requires_grad=requires_grad)
 
 
 def arange(
@@ -227,7 +229,8 @@ def logspace(
     tensor([  1.,  10., 100.])
     """
     (count,) = _size("logspace", (steps,))
-    numbers = np.logspace(start, end, count, base=base)
+    with quiet():
+        numbers = np.logspace(start, end, count, base=base)
     return Tensor(numbers, _float(dtype), requires_grad, device)
 
 

@@ -526,6 +526,8 @@ def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
         raise ShapeError(f"tensor: {error}") from None
     if dtype is None:
         dtype = array.dtype
+        if not array_like and dtype == np.complex128:
+            dtype = dtypes.result_type(0j)
         if (not array_like and dtype == np.float64) or (not array_like and array.size == 0):
             dtype = dtypes.get_default_dtype()
     dtype = dtypes.as_dtype(dtype)

@@ -205,3 +205,37 @@ assert small.grad == 1 and float(x.grad.sum()) == 1 << 25
 """
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", code], check=True, env=env, timeout=60)
+
+
+# ---- numbers -----------------------------------------------------------------------------------
+# Every op is tried on infinities and NaN in test_ops.py; a warning is an error here, too.
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e30])
+def test_no_warning_from_a_training_step(name: str, value: float) -> None:
+    table, p = sg.nn.Parameter(sg.ones(9, 2)), sg.nn.Parameter(sg.ones(300))
+    optimizer = getattr(sg.optim, name)([table, p], lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (sg.embedding(table, [1, 2, 1]) * value).sum().backward()
+        (p * value).sum().backward()
+        sg.nn.utils.clip_grad_norm_([table, p], 1.0)
+        optimizer.step()
+
+
+def test_no_warning_from_making_and_changing_tensors() -> None:
+    assert sg.tensor([1e300]).item() == np.inf  # float32
+    assert sg.full_like(sg.ones(1), 1e300).item() == np.inf
+    assert sg.tensor([1e30]).half().item() == np.inf
+    assert sg.logspace(0, 1000, 2)[1].item() == np.inf
+    x = sg.zeros(2)
+    x[0] = 1e300
+    x += 3e38
+    x += 3e38
+    assert x.tolist() == [np.inf, np.inf]
+    w = sg.tensor([1.0], requires_grad=True)
+    for _ in range(2):  # gradients add up to inf - inf
+        (w * np.inf).sum().backward()
+    (w * -np.inf).sum().backward()
+    assert sg.isnan(w.grad).item()
+    with pytest.warns(RuntimeWarning, match="divide by zero"):
+        np.log(np.zeros(1))  # the user's own arrays warn as before

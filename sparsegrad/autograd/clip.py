@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sparsegrad import backends, dtypes
+from sparsegrad.backends.quiet import quiet
 from sparsegrad.engine.mode import no_grad
 from sparsegrad.errors import GraphError
 from sparsegrad.sparse_tensor import SparseTensor, wrap
@@ -118,11 +119,13 @@ def change(p: Tensor, fn: Any) -> Any:
         with no_grad():
             merged = grad.coalesce()
             values = merged.values.data.copy() if merged is grad else merged.values.data
-        result = fn(xp, values)
+        with quiet():
+            result = fn(xp, values)
         p.grad = wrap(Tensor(values), merged.pattern)
         return result
     if grad.requires_grad or not getattr(grad.data.flags, "writeable", True):
         p.grad = grad = Tensor(grad.data.copy())  # the graph of a higher derivative keeps its own
-    result = fn(xp, grad.data)
+    with quiet():
+        result = fn(xp, grad.data)
     grad._bump()
     return result

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends, dtypes
+from sparsegrad.backends.quiet import quiet
 from sparsegrad.backends.steps import blocks
 from sparsegrad.engine.mode import enable_grad, no_grad
 from sparsegrad.errors import DtypeError, GraphError, ShapeError
@@ -138,7 +139,7 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        with no_grad():
+        with no_grad(), quiet():
             for group in self.param_groups:
                 for p in group["params"]:
                     self._step_one(p, group)

@@ -18,6 +18,7 @@
 // Numbers   fp16 and bf16 are summed and compared in fp32. No atomics and nothing to clear: the
 //           same bits from run to run. Largest and least: the first entry wins ties, nan wins over
 //           numbers; an empty row gives 0 and entry -1.
+// Gradient  of extremes: `chosen` kernels, below; of sums: sddmm, and this with the transpose.
 // Replaces  gather, multiply, sort, sum: about 6 nnz k s bytes and temporaries of nnz * k. For one
 //           head of fp32 or fp64 it is the alternative to cuSPARSE that always gives the same bits.
 
@@ -254,5 +255,92 @@ sg_spmm_extreme_join(const SG_ACC(T)* __restrict__ partial, const int* __restric
       out[to] = SgNarrow<T>::from(best);
       entry[to] = positions_or_null ? (long long)positions_or_null[from] : from;
     }
+  }
+}
+
+// The gradient of extremes. `entry` (rows, heads, k) names the entry that each element of a result
+// took, -1 for none; entries, and their row and col, are in the order of the values.
+
+// A thread an element: values[e] * x[col[e]].
+template <typename T, typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_spmm_chosen(const I* __restrict__ col, const T* __restrict__ values, int value_step,
+               const T* __restrict__ x, const long long* __restrict__ entry, long long elements,
+               int heads, int k, T* __restrict__ out) {
+  typedef SG_ACC(T) A;
+  const int width = heads * k;
+  for (long long i = sg_thread(); i < elements; i += sg_threads()) {
+    const int f = (int)(i % width);
+    const long long e = entry[i];
+    A product = A(0);
+    if (e >= 0)
+      product = A(sg_widen(values[e * value_step + f / k])) *
+                A(sg_widen(x[(long long)col[e] * width + f]));
+    out[i] = SgNarrow<T>::from(product);
+  }
+}
+
+// A group of `lanes` lanes an entry and head: the sum of g * x[col[e]] over the elements that took
+// it. Lines of `entry` and g are read again for each entry of a row, from the caches.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_spmm_chosen_values(const I* __restrict__ row, const I* __restrict__ col,
+                      const T* __restrict__ g, const T* __restrict__ x,
+                      const long long* __restrict__ entry, long long items, int heads, int k,
+                      int lanes, T* __restrict__ out) {
+  typedef SG_ACC(T) A;
+  const int lane = threadIdx.x & 31, sub = lane & (lanes - 1);
+  for (long long base = (sg_thread() - lane) / lanes; base < items; base += sg_threads() / lanes) {
+    const long long item = base + lane / lanes, e = item / heads;
+    const int head = (int)(item - e * heads);
+    A sum = A(0);
+    if (item < items) {
+      const long long to = ((long long)row[e] * heads + head) * k;
+      const long long from = ((long long)col[e] * heads + head) * k;
+      for (int f = sub; f < k; f += lanes)
+        if (entry[to + f] == e) sum += A(sg_widen(g[to + f])) * A(sg_widen(x[from + f]));
+    }
+    for (int o = 1; o < lanes; o <<= 1) sum += __shfl_xor_sync(SG_ALL_LANES, sum, o);
+    if (item < items && sub == 0) out[item] = SgNarrow<T>::from(sum);
+  }
+}
+
+// Rows here are those of the transposed matrix, so `col` names rows of g and `entry`: the product
+// of sg_spmm with g, but of an entry only the elements that took it. One column a lane.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_spmm_chosen_x(const I* __restrict__ indptr, const I* __restrict__ col,
+                 const I* __restrict__ positions_or_null, const T* __restrict__ values,
+                 int value_step, const T* __restrict__ g, const long long* __restrict__ entry,
+                 int heads, int k, const I* __restrict__ part_begin_or_null,
+                 const I* __restrict__ part_end_or_null, int parts, long long rows, int longest,
+                 int columns, int lanes, T* __restrict__ out,
+                 SG_ACC(T)* __restrict__ partial_or_null) {
+  typedef SG_ACC(T) A;
+  const int lane = threadIdx.x & 31, sub = lane & (lanes - 1), stride = sub / columns;
+  const int strides = lanes / columns, width = heads * k;
+  const long long total = (parts + rows) * ((width + columns - 1) / columns);
+
+  for (long long base = (sg_thread() - lane) / lanes; base < total; base += sg_threads() / lanes) {
+    const SgSpmmWork<I> work =
+        sg_spmm_work(base + lane / lanes, parts + rows, parts, longest, width, columns,
+                     sub & (columns - 1), indptr, part_begin_or_null, part_end_or_null);
+    const int head = heads == 1 ? 0 : work.f / k;
+    A sum = A(0);
+    #pragma unroll 4
+    for (int e = stride; e < work.count; e += strides) {
+      const long long at = work.begin + e;
+      const long long value = positions_or_null ? (long long)positions_or_null[at] : at;
+      const long long from = (long long)col[at] * width + work.f;
+      if (entry[from] == value)
+        sum += A(sg_widen(values[value * value_step + head])) * A(sg_widen(g[from]));
+    }
+    for (int o = columns; o < lanes; o <<= 1) sum += __shfl_xor_sync(SG_ALL_LANES, sum, o);
+
+    if (!work.live || stride > 0) continue;  // no collectives below
+    if (work.item >= parts)
+      out[(work.item - parts) * width + work.f] = SgNarrow<T>::from(sum);
+    else
+      partial_or_null[work.item * width + work.f] = sum;
   }
 }

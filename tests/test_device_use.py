@@ -339,6 +339,7 @@ def test_a_sparse_op_is_few_launches(device: str) -> None:
         "spmv": lambda: A @ v,
         "transposed": lambda: A.T @ y,
         "mean": lambda: sg.spmm(A, x, "mean"),
+        "max": lambda: sg.spmm(A, x, "max"),
         "sddmm": lambda: sg.sddmm(y, z, mask),
         "spgemm": lambda: A @ A.T,
         "masked": lambda: sg.spgemm_masked(A, A.T, mask),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad.backends import joins, krylov, solvers
+from sparsegrad.backends.chosen import Chosen
 from sparsegrad.backends.dense import Dense
 from sparsegrad.backends.philox import Draws
 from sparsegrad.backends.steps import Steps
@@ -29,9 +30,9 @@ Array = Any  # numpy.ndarray, or cupy.ndarray with the same API
 _CHUNK = 1 << 20
 
 
-class Backend(Dense, Steps, Draws):
+class Backend(Chosen, Dense, Steps, Draws):
     """Array methods that NumPy's API lacks; pure-`xp` reference. Those of optimizers: `Steps`;
-    of random numbers: `Draws`; of dense layers: `Dense`.
+    of random numbers: `Draws`; of dense layers: `Dense`; of chosen entries: `Chosen`.
 
     Sizes: a pattern is (m, n) with nnz entries, H stands for any number of head dimensions,
     D for trailing dense ones.

@@ -233,6 +233,18 @@ class Cuda(Backend):
             return super().spmm_extreme(pattern, values, x, least)
         return spmm.spmm_extreme(spmm.rows_of(pattern, in_order=True), values, x, least)
 
+    def chosen(self, pattern: Any, entry: Array) -> Array:
+        return cupy.ascontiguousarray(entry)
+
+    def chosen_products(self, pattern: Any, values: Array, x: Array, at: Array) -> Array:
+        return spmm.chosen_products(pattern, values, x, at)
+
+    def chosen_values(self, pattern: Any, dy: Array, x: Array, at: Array) -> Array:
+        return spmm.chosen_values(pattern, dy, x, at)
+
+    def chosen_x(self, pattern: Any, dy: Array, values: Array, at: Array) -> Array:
+        return spmm.chosen_x(pattern, dy, values, at)
+
     def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
         """cuSPARSE on ones, which cannot cancel."""
         if not left.nnz or not right.nnz:

@@ -68,6 +68,9 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
         "sg_spmm_join": _product(_FLOAT, _INDEX),
         "sg_spmm_extreme": _loads(_FLOAT, False),
         "sg_spmm_extreme_join": _product(_FLOAT, _INDEX),
+        "sg_spmm_chosen": _product(_FLOAT, _INDEX),
+        "sg_spmm_chosen_values": _product(_FLOAT, _INDEX),
+        "sg_spmm_chosen_x": _product(_FLOAT, _INDEX),
     },
     "segment": {
         "sg_segment_reduce": _REDUCED,
@@ -82,6 +85,14 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     "spgemm_masked": {
         "sg_spgemm_masked": _product(_FLOAT, _INDEX, (1, 4)),
         "sg_spgemm_rows": _product(_FLOAT, _INDEX),
+    },
+    "rows": {
+        "sg_rows_gather": _loads(("unsigned int",), True),
+        "sg_rows_parts": _loads(_FLOAT, False),
+        "sg_rows_sgd": _loads(_FLOAT, False),
+        "sg_rows_adagrad": _loads(_FLOAT, False),
+        "sg_rows_rowwise_adagrad": _loads(_FLOAT, False),
+        "sg_rows_adam": _loads(_FLOAT, False),
     },
     "philox": {
         "sg_random_uniform": _product(_FLOAT),

@@ -15,7 +15,16 @@ from sparsegrad.backends.cuda_kernels import (
     power_of_two,
 )
 
-__all__ = ["Rows", "broadcast_value", "rows_of", "spmm", "spmm_extreme"]
+__all__ = [
+    "Rows",
+    "broadcast_value",
+    "chosen_products",
+    "chosen_values",
+    "chosen_x",
+    "rows_of",
+    "spmm",
+    "spmm_extreme",
+]
 
 Array = Any
 
@@ -91,16 +100,7 @@ def spmm(
         out=out,
         partial_or_null=partial,
     )
-    if partial is not None:
-        launch(
-            kernel("spmm", "sg_spmm_join", *call.types),
-            call.join_threads,
-            **call.join_arguments,
-            partial=partial,
-            indptr=rows.indptr,
-            mean=mean,
-            out=out,
-        )
+    call.join(partial, out, mean)
     return out
 
 
@@ -145,11 +145,90 @@ def spmm_extreme(
     return out, entry
 
 
+def chosen_products(pattern: Any, values: Array, x: Array, entry: Array) -> Array:
+    """values[e] * x[col(e)] of the entries (m, *H, k) that elements took; 0 where it is -1."""
+    import cupy
+
+    out = cupy.empty(entry.shape, x.dtype)
+    k, heads, shared = entry.shape[-1], prod(entry.shape[1:-1]), broadcast_value(values)
+    col = cupy.ascontiguousarray(pattern.col)
+    launch(
+        kernel("spmm", "sg_spmm_chosen", ctype_of(x.dtype), ctype_of(col.dtype)),
+        out.size,
+        col=col,
+        values=cupy.ascontiguousarray(values[:1] if shared else values),
+        value_step=0 if shared else heads,
+        x=cupy.ascontiguousarray(x),
+        entry=entry,
+        elements=out.size,
+        heads=heads,
+        k=k,
+        out=out,
+    )
+    return out
+
+
+def chosen_values(pattern: Any, g: Array, x: Array, entry: Array) -> Array:
+    """g * x[col(e)] summed over the elements (m, *H, k) that took an entry: (nnz, *H)."""
+    import cupy
+
+    out = cupy.empty((pattern.nnz, *entry.shape[1:-1]), x.dtype)
+    row, col = cupy.ascontiguousarray(pattern.row), cupy.ascontiguousarray(pattern.col)
+    k = entry.shape[-1]
+    lanes = min(32, power_of_two(k))
+    launch(
+        kernel("spmm", "sg_spmm_chosen_values", ctype_of(x.dtype), ctype_of(col.dtype)),
+        out.size * lanes,
+        row=row,
+        col=col,
+        g=cupy.ascontiguousarray(g),
+        x=cupy.ascontiguousarray(x),
+        entry=entry,
+        items=out.size,
+        heads=prod(entry.shape[1:-1]),
+        k=k,
+        lanes=lanes,
+        out=out,
+    )
+    return out
+
+
+def chosen_x(pattern: Any, g: Array, values: Array, entry: Array) -> Array:
+    """g * values[e] summed over the elements (m, *H, k) that took an entry e of a column:
+    (n, *H, k)."""
+    import cupy
+
+    rows = rows_of(pattern.T)
+    out = cupy.empty((rows.indptr.size - 1, *entry.shape[1:]), g.dtype)
+    if not out.size:
+        return out
+    call = _Call(rows, values, g, None, load=1)
+    call.arguments["positions_or_null"] = rows.positions
+    call.arguments["g"] = call.arguments.pop("x")
+    partial = call.partial()
+    launch(
+        kernel("spmm", "sg_spmm_chosen_x", *call.types),
+        call.threads,
+        **call.arguments,
+        entry=entry,
+        out=out,
+        partial_or_null=partial,
+    )
+    call.join(partial, out)
+    return out
+
+
 class _Call:
     """Arguments and launch table that sums and extremes share."""
 
     def __init__(
-        self, rows: Rows, values: Array, x: Array, dtype: str | None, all_widths: bool = True
+        self,
+        rows: Rows,
+        values: Array,
+        x: Array,
+        dtype: str | None,
+        all_widths: bool = True,
+        load: int = 0,
     ) -> None:
         import cupy
 
@@ -158,7 +237,7 @@ class _Call:
         k, heads = x.shape[-1], prod(x.shape[1:-1])
         self._width = heads * k
         shared = broadcast_value(values)
-        self.load = _load_width(k if heads > 1 else self._width, x, all_widths)
+        self.load = load or _load_width(k if heads > 1 else self._width, x, all_widths)
         columns = min(32, power_of_two(-(-self._width // self.load)))
         m, parts = rows.indptr.size - 1, rows.begin.size
         # Each lane should find the four entries that it keeps in flight.
@@ -191,6 +270,19 @@ class _Call:
             "width": self._width,
             "columns": columns,
         }
+
+    def join(self, partial: Array | None, out: Array, mean: bool = False) -> None:
+        """Sum the parts of long rows."""
+        if partial is not None:
+            launch(
+                kernel("spmm", "sg_spmm_join", *self.types),
+                self.join_threads,
+                **self.join_arguments,
+                partial=partial,
+                indptr=self._rows.indptr,
+                mean=mean,
+                out=out,
+            )
 
     def partial(self) -> Array | None:
         """Room for what the parts of long rows come to; None without such rows."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.ops.index import put_rows_p, take_p
-from sparsegrad.ops.shape import reshape_p
 
 __all__: list[str] = []
 
@@ -19,45 +16,47 @@ def spmm_extreme_p(be: Any, values: Any, x: Any, *, pattern: Any, least: bool) -
     return be.spmm_extreme(pattern, values, x, least)
 
 
-def _sources(entry: Any, pattern: Any) -> tuple[Any, Any, Any]:
-    """Flat positions of outputs that have an entry (None for all), of the values they came from
-    and of the elements of x."""
-    xp = pattern.core.backend.xp
-    tail = entry.shape[1:]
-    place = xp.arange(math.prod(tail)).reshape(tail)  # of an element in its row
-    head = xp.arange(math.prod(tail[:-1])).reshape(*tail[:-1], 1)
-    if not pattern.nnz:
-        none = xp.zeros(0, dtype="int64")
-        return none, none, none
-    value = (entry * head.size + head).reshape(-1)
-    element = (pattern.col.astype("int64")[entry] * place.size + place).reshape(-1)
-    # Which rows are empty is the pattern's to know: asked once, not in every backward pass.
-    full = pattern.cached(
-        "no_empty_row",
-        lambda: bool((xp.diff(pattern.rows()[0]) > 0).all()),  # sync
-    )
-    if full:
-        return None, value, element
-    kept = xp.flatnonzero(entry.reshape(-1) >= 0)  # sync
-    return kept, value[kept], element[kept]
+@primitive
+def chosen_p(be: Any, values: Any, x: Any, *, pattern: Any, at: Any) -> Any:
+    """values[e] * x[col(e)] of chosen entries: values (nnz, *H), x (n, *H, k) -> (m, *H, k).
+    `at` is what the backend's `chosen` made of them."""
+    return be.chosen_products(pattern, values, x, at)
 
 
-def _at(t: Any, index: Any) -> Any:
-    return take_p(reshape_p(t, shape=(math.prod(t.shape),)), index=index)
+@primitive
+def chosen_values_p(be: Any, dy: Any, x: Any, *, pattern: Any, at: Any) -> Any:
+    """dy * x[col(e)], summed where an entry was chosen: dy (m, *H, k) -> (nnz, *H)."""
+    return be.chosen_values(pattern, dy, x, at)
 
 
-def _put(t: Any, index: Any, shape: tuple[int, ...]) -> Any:
-    return reshape_p(put_rows_p(t, index=index, n=math.prod(shape)), shape=shape)
+@primitive
+def chosen_x_p(be: Any, dy: Any, values: Any, *, pattern: Any, at: Any) -> Any:
+    """dy * values[e], summed in row col(e): dy (m, *H, k) -> (n, *H, k)."""
+    return be.chosen_x(pattern, dy, values, at)
+
+
+# Each is linear in both arguments, and the gradients of one are the other two.
+chosen_p.defvjp(
+    values=lambda g, x, pattern, at: chosen_values_p(g, x, pattern=pattern, at=at),
+    x=lambda g, values, pattern, at: chosen_x_p(g, values, pattern=pattern, at=at),
+)
+chosen_values_p.defvjp(
+    dy=lambda g, x, pattern, at: chosen_p(g, x, pattern=pattern, at=at),
+    x=lambda g, dy, pattern, at: chosen_x_p(dy, g, pattern=pattern, at=at),
+)
+chosen_x_p.defvjp(
+    dy=lambda g, values, pattern, at: chosen_p(values, g, pattern=pattern, at=at),
+    values=lambda g, dy, pattern, at: chosen_values_p(dy, g, pattern=pattern, at=at),
+)
 
 
 def _extreme_rule(
     g: Any, values: Any, x: Any, entry: Any, pattern: Any, needs: tuple[bool, bool]
 ) -> tuple[Any, Any]:
-    """Each output is one product, so the rule is gathers and scatters and needs no kernel."""
-    kept, value, element = _sources(entry, pattern)
-    g = reshape_p(g, shape=(math.prod(g.shape),)) if kept is None else _at(g, kept)
-    dv = _put(g * _at(x, element), value, values.shape) if needs[0] else None
-    dx = _put(g * _at(values, value), element, x.shape) if needs[1] else None
+    """Each output is one product, whose entry stays the same for small changes."""
+    at = pattern.core.backend.chosen(pattern, entry)
+    dv = chosen_values_p(g, x, pattern=pattern, at=at) if needs[0] else None
+    dx = chosen_x_p(g, values, pattern=pattern, at=at) if needs[1] else None
     return dv, dx
 
 

@@ -7,8 +7,10 @@ import pytest
 
 import cudasim
 from cudasim.numbers import FLOATS, INDEX, close, draw, load, notices, same_every_time, store
+from sparsegrad import dtypes
 from sparsegrad.backends import cuda_spmm as spmm
 from sparsegrad.errors import DtypeError
+from sparsegrad.structure.pattern import Pattern
 
 N = 23
 LENGTHS = {  # entries of each row
@@ -106,6 +108,53 @@ def check_extreme(cp, longest=16, dtype="float32", least=False, **options):
     return got
 
 
+def check_chosen(cp, longest=4, dtype="float32", index="int32", lengths="long", k=8, heads=(),
+                 fmt="csr", one=False):  # fmt: skip
+    """The three kernels of the gradient of extremes, for entries that were drawn."""
+    rng = np.random.default_rng(k)
+    given = Given(cp, LENGTHS[lengths](rng), index)
+    m, nnz = given.indptr.size - 1, given.cols.size
+    row, col = np.repeat(np.arange(m), np.diff(given.indptr)), given.cols
+    if fmt == "csc":  # entries listed by column
+        order = np.lexsort((row, col))
+        row, col = row[order], col[order]
+    pattern = Pattern.coo((row.astype(index), col.astype(index)), (m, N)).to_device("cuda")
+    shape = (m, *heads, k)
+    entry = np.full(shape, -1)
+    for i in np.unique(row):
+        entry[i] = rng.choice(np.flatnonzero(row == i), shape[1:])
+    values, x, g = (
+        draw(rng, s, dtype) for s in ((1 if one else nnz, *heads), (N, *heads, k), shape)
+    )
+    at = np.nonzero(entry >= 0)
+    e, tail = entry[at], at[1:]
+    full = np.broadcast_to(values, (nnz, *heads))
+    v, xs, gs = (load(a, dtype) for a in (full[(e, *tail[:-1])], x[(col[e], *tail)], g[at]))
+    there = cp.asarray(values)
+    there = cp.broadcast_to(there, (nnz, *heads)) if one else there
+    there, x_there, g_there = (_as(a, dtype) for a in (there, cp.asarray(x), cp.asarray(g)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spmm, "LONGEST", longest)
+        chosen = cp.asarray(entry)
+        results = (
+            (spmm.chosen_products(pattern, there, x_there, chosen), at, v * xs),
+            (spmm.chosen_values(pattern, g_there, x_there, chosen), (e, *tail[:-1]), gs * xs),
+            (spmm.chosen_x(pattern, g_there, there, chosen), (col[e], *tail), gs * v),
+        )
+    for got, where, terms in results:
+        wanted, scale = (np.zeros(got.shape) for _ in range(2))
+        np.add.at(wanted, where, terms)
+        np.add.at(scale, where, np.abs(terms))
+        bits = got.view(np.uint16) if dtype == "bfloat16" else got
+        close(bits.get(), wanted, scale + 1e-3, dtype)
+    return results[2][0].get()
+
+
+def _as(array, dtype):
+    """Bits as the dtype that they are of."""
+    return array.view(dtypes.as_dtype("bfloat16")) if dtype == "bfloat16" else array
+
+
 CHECKS = {"sum": check_sum, "mean": check_mean, "extreme": check_extreme}
 EVERY = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 
@@ -170,6 +219,23 @@ def drawn_from(rng, few, dtype, shape):
     return store(few[rng.integers(0, few.size, shape)], dtype)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_chosen(cp, dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    for heads, k in (((), 8), ((), 1), ((3,), 5), ((2, 2), 33)):
+        check_chosen(cp, heads=heads, k=k, dtype=dtype)
+    check_chosen(cp, dtype=dtype, heads=(2,), fmt="csc", one=True, lengths="random")
+
+
+def test_chosen_shapes(cp, seed):
+    for lengths in LENGTHS:
+        check_chosen(cp, lengths=lengths, index="int64")
+        check_chosen(cp, lengths=lengths, k=40, fmt="csc", longest=256)
+    check_chosen(cp, k=0)
+    same_every_time(lambda: check_chosen(cp))
+
+
 @EVERY
 def test_schedules(cp, seed, check):
     for k in (1, 40):
@@ -224,6 +290,10 @@ MUTANTS = [  # text, what replaces it, what notices
     ("if (nan_a || a == b) return i < j;", "if (nan_a || a == b) return i > j;",
      test_extreme_of_ties_and_nan),
     ("if (nan_a != nan_b) return nan_a;", "", test_extreme_of_ties_and_nan),
+    ("if (entry[from] == value)", "if (entry[from] >= 0)", check_chosen),
+    ("entry[to + f] == e", "entry[to + f] >= 0", check_chosen),
+    ("values[e * value_step + f / k]", "values[e * value_step]",
+     lambda cp: check_chosen(cp, heads=(3,))),
     ("part_begin[p] + place", "place", lambda cp: check_extreme(cp, lengths="long")),
     ("(long long)col[at] * width", "col[at] * k", lambda cp: check_sum(cp, heads=(4,))),
 ]  # fmt: skip

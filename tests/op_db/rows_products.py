@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import sparsegrad as sg
 from op_db.case import FORMATS, Draw, OpCase, Sample, Sparse
 from op_db.samples import *  # noqa: F403
+from sparsegrad.ops import spmm_reduce
 
 
 # ---- samples -----------------------------------------------------------------------------------
@@ -266,6 +268,27 @@ def at_both(x: Any, y: Any, at: Any, **kw: Any) -> Any:
     return sg.sddmm(x, y, at, **kw)
 
 
+def chosen(primitive: Any, *args: Any) -> Any:
+    """A primitive of chosen entries, for the products (3, 2, 2) @ (4, 2, 2) -> (3, 2, 2)."""
+    pattern = sg.csr([0, 2, 2, 3], [0, 3, 1], None, (3, 4), device=args[0].device).pattern
+    be = pattern.core.backend
+    entry = be.asarray(np.array([[[0, 1], [1, 1]], [[-1, -1], [-1, -1]], [[2, 2], [2, 2]]]))
+    return primitive(*args, pattern=pattern, at=be.chosen(pattern, entry))
+
+
+# Of each element that has an entry: row, entry, column of the matrix, head, k.
+CHOSEN = np.array([(0, 0, 0, 0, 0), (0, 1, 3, 0, 1), (0, 1, 3, 1, 0), (0, 1, 3, 1, 1),
+                   *((2, 2, 1, h, f) for h in (0, 1) for f in (0, 1))]).T  # fmt: skip
+
+
+def ref_chosen(shape: tuple[int, ...], at: list[int], *factors: tuple[Any, list[int]]) -> Any:
+    """The product of the factors, each at some of the indices of CHOSEN, added at others."""
+    out = np.zeros(shape)
+    terms = math.prod(array[tuple(CHOSEN[where])] for array, where in factors)
+    np.add.at(out, tuple(CHOSEN[at]), terms)
+    return out
+
+
 REDUCTIONS = {"mean": np.mean, "max": np.max, "min": np.min}
 
 ROWS = [
@@ -279,6 +302,16 @@ ROWS = [
         ))
         for name, fn in REDUCTIONS.items()
     ),
+    OpCase("chosen", lambda v, x: chosen(spmm_reduce.chosen_p, v, x),
+           lambda v, x: ref_chosen((3, 2, 2), [0, 3, 4], (v, [1, 3]), (x, [2, 3, 4])),
+           lambda d: iter([((d.dense(3, 2), d.dense(4, 2, 2)), {})]), "chosen_p", bilinear=True),
+    OpCase("chosen_values", lambda dy, x: chosen(spmm_reduce.chosen_values_p, dy, x),
+           lambda dy, x: ref_chosen((3, 2), [1, 3], (dy, [0, 3, 4]), (x, [2, 3, 4])),
+           lambda d: iter([((d.dense(3, 2, 2), d.dense(4, 2, 2)), {})]), "chosen_values_p",
+           bilinear=True),
+    OpCase("chosen_x", lambda dy, v: chosen(spmm_reduce.chosen_x_p, dy, v),
+           lambda dy, v: ref_chosen((4, 2, 2), [2, 3, 4], (dy, [0, 3, 4]), (v, [1, 3])),
+           lambda d: iter([((d.dense(3, 2, 2), d.dense(3, 2)), {})]), "chosen_x_p", bilinear=True),
     OpCase("spgemm", sg.spgemm, np.matmul, products, "spgemm_p", FORMATS, bilinear=True,
            huge=lambda d: (meeting(d), {}), errors=(
         (lambda: sg.spgemm(eye(), sg.coo([[0], [0]], [1.0], (3, 3))), sg.ShapeError, r"spgemm: .*A: \(2, 2\), B: \(3, 3\)"),

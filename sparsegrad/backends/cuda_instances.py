@@ -98,7 +98,10 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
         "sg_random_uniform": _product(_FLOAT),
         "sg_random_normal": _product(_FLOAT),
         "sg_random_integers": _product(("long long",)),
-        "sg_dropout": (*_product(("float", "__half", "__nv_bfloat16"), (4, 1)), ("double", "2"),
-                       ("double", "1")),
+        "sg_dropout": (
+            *_product(("float", "__half", "__nv_bfloat16"), (4, 1)),
+            ("double", "2"),
+            ("double", "1"),
+        ),
     },
 }

@@ -20,6 +20,29 @@ from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor, is_device
 __all__ = ["SparseTensor", "row_sparse"]
 
 
+# Names of SciPy and PyTorch, and what they are here.
+_ELSEWHERE = {
+    "_nnz": "A.nnz",
+    "col_indices": "A.indices of a CSR tensor",
+    "crow_indices": "A.indptr of a CSR tensor",
+    "data": "A.values",
+    "contiguous": "A.coalesce()",
+    "item": "A[i, j].item(), or A.sum().item()",
+    "mT": "A.T",
+    "numpy": "A.to_dense().numpy(), or A.to_scipy()",
+    "power": "A ** n",
+    "to_sparse_coo": 'A.to("coo")',
+    "to_sparse_csc": 'A.to("csc")',
+    "to_sparse_csr": 'A.to("csr")',
+    "toarray": "A.to_dense().numpy()",
+    "tocoo": 'A.to("coo")',
+    "tocsc": 'A.to("csc")',
+    "tocsr": 'A.to("csr")',
+    "todense": "A.to_dense()",
+    "trace": "A.diagonal().sum()",
+}
+
+
 class SparseTensor(Operators):
     """A sparse tensor: where entries are (`pattern`) and what they are (`values`, a Tensor).
 
@@ -161,6 +184,19 @@ class SparseTensor(Operators):
         for n in self.shape:
             cells *= n
         return cells
+
+    def dim(self) -> int:
+        """Number of dimensions, sparse and dense."""
+        return self.ndim
+
+    def __getattr__(self, name: str) -> Any:
+        """What other libraries, or dense tensors, call something is answered with its name here."""
+        hint = _ELSEWHERE.get(name)
+        if hint is None and not name.startswith("_") and hasattr(Tensor, name):
+            hint = f"A.values.{name} for stored entries only"
+            hint += "" if name.endswith("_") else f", or A.to_dense().{name}"
+        there = f"; see {hint}" if hint else ""
+        raise AttributeError(f"{name}: a SparseTensor has no such attribute{there}")
 
     def __len__(self) -> int:
         return self.shape[0]

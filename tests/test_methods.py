@@ -137,3 +137,21 @@ def test_arrays_and_lists_are_tensors(call: object) -> None:
         assert call(x).tolist() == expected.tolist()
     with pytest.raises(TypeError, match="expected a tensor, array or number"):
         sg.cumsum(object(), 0)
+
+
+def test_a_sparse_tensor_says_what_names_of_other_libraries_are_here() -> None:
+    A = sg.sparse_eye(2)
+    for name, hint in (
+        ("tocsr", r'; see A.to\("csr"\)'),
+        ("toarray", r"; see A.to_dense\(\).numpy"),
+        ("_nnz", "; see A.nnz"),
+        ("exp", r"; see A.values.exp for stored entries only, or A.to_dense\(\).exp"),
+        ("exp_", "; see A.values.exp_ for stored entries only$"),
+        ("nonsense", "$"),
+    ):
+        with pytest.raises(
+            AttributeError, match=f"{name}: a SparseTensor has no such attribute{hint}"
+        ):
+            getattr(A, name)
+    with pytest.raises(ValueError, match="neither true nor false"):
+        bool(A)

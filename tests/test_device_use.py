@@ -322,6 +322,33 @@ def test_a_training_step_never_waits_for_the_device(device: str) -> None:
     assert waits[1:] == [0, 0]  # the first step builds what patterns cache
 
 
+def test_descriptors_of_cusparse_are_kept(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the matrix for each width of x, told anew where the numbers are, and freed with it."""
+    sg.backends.for_device(device)
+    from sparsegrad.backends import cuda_cusparse
+
+    library = cuda_cusparse.library()
+    calls: list[str] = []
+
+    def count(name: str) -> None:
+        real = getattr(library, name)
+        monkeypatch.setattr(library, name, lambda *args: (calls.append(name), real(*args))[1])
+
+    count("createCsr")
+    count("destroySpMat")
+    A = matrix(device=device).coalesce()
+    dense = A.detach().to_dense()
+    for scale in (1.0, 2.0, 3.0):
+        x = sg.randn(3, 9, device=device)
+        expected = scale * (dense.numpy() @ x.numpy())
+        np.testing.assert_allclose(((A * scale) @ x).numpy(), expected, rtol=1e-5)
+    assert calls == ["createCsr"]
+    A @ sg.randn(3, 10, device=device)
+    assert calls == ["createCsr"] * 2
+    A.pattern.drop_caches()
+    assert calls[2:] == ["destroySpMat"] * 2
+
+
 def test_a_sparse_op_is_few_launches(device: str) -> None:
     """At most four, forward and backward, once patterns keep their index work; none waits."""
     if synchronisations() is None:

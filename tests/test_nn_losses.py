@@ -224,7 +224,7 @@ def test_nll():
     np.testing.assert_allclose(
         nn.NLLLoss()(x, LABELS).item(), F.cross_entropy(dense(4, 5), LABELS).item(), rtol=1e-12
     )
-    assert nn.NLLLoss("none")(x, LABELS).shape == (4,)
+    assert nn.NLLLoss(reduction="none")(x, LABELS).shape == (4,)
 
 
 @pytest.mark.parametrize(

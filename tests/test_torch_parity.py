@@ -167,10 +167,19 @@ CASES += [
 ]  # fmt: skip
 
 
+CLASSES = [((5, 3), (5,)), ((5, 3, 4), (5, 4)), ((3,), ()), ((0, 3), (0,))]
+CASES += [
+    *(of(f"F.{loss}(x, y{weight}{extra}, reduction='{how}')", *draw(s), rng.integers(0, 3, t))
+      for loss in ("nll_loss", "cross_entropy") for how in ("none", "sum", "mean") for s, t in CLASSES
+      for weight in ("", ", t.tensor([1.0, 2.0, 3.0], dtype=t.float64)") for extra in ("", ", ignore_index=1")),
+    *(of(f"t.diagonal(x, {args})", *draw((2, 3, 4))) for args in ("0, -1, -2", "1, 1, 2", "offset=-1, dim1=0, dim2=2")),
+]  # fmt: skip
+
+
 def run(case: str, arrays: tuple[np.ndarray, ...], ours: bool) -> tuple[list[Any], list[Any]]:
     make = sg.tensor if ours else torch.tensor
     inputs = [make(a, requires_grad=a.dtype.kind == "f") for a in arrays]
-    names = {"t": _Names(ours), "F": sg if ours else F, **dict(zip("xyz", inputs))}
+    names = {"t": _Names(ours), "F": sg.nn.functional if ours else F, **dict(zip("xyz", inputs))}
     out = eval(case, names)
     return inputs, list(out) if isinstance(out, (tuple, list)) else [out]
 

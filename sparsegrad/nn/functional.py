@@ -46,6 +46,7 @@ from sparsegrad.ops import (
 )
 from sparsegrad.ops.fused import class_losses
 from sparsegrad.ops.index import put_rows_p, take_p
+from sparsegrad.ops.reduce import rows_of_classes
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor, as_tensor
 
@@ -119,7 +120,8 @@ def cross_entropy(
 
     target: classes (n,), integers; probabilities (n, C), floating point; or a SparseTensor (n, C)
         of a few probabilities a row: only those are looked at, and they get a gradient if they
-        require one.
+        require one. Dense ones also for logits (n, C, *d): classes (n, *d), probabilities (n, C,
+        *d); and for logits (C,).
     weight: (C,), a factor of each class, a constant. With classes the mean is divided by the sum
         of the factors of the true ones, with probabilities by n; as in PyTorch.
     ignore_index: a class that is left out. label_smoothing: e in [0, 1) replaces the target t by
@@ -143,6 +145,11 @@ def cross_entropy(
     logits = as_tensor(logits)
     target = target if isinstance(target, SparseTensor) else as_tensor(target)
     soft = isinstance(target, SparseTensor) or dtypes.kind(target.dtype) == "f"
+    if logits.ndim != 2 and not isinstance(target, SparseTensor):
+        rows, aims = rows_of_classes("cross_entropy", logits, target, soft)
+        loss = cross_entropy(rows, aims, weight, ignore_index, reduction, label_smoothing)
+        spots = target.shape if not soft else target.shape[:1] + target.shape[2:]
+        return ops.reshape(loss, spots if target.ndim > 1 else ()) if loss.ndim else loss
     if logits.ndim != 2 or tuple(target.shape) != (logits.shape if soft else logits.shape[:1]):
         raise ShapeError(
             f"cross_entropy: expected logits (n, C) and target (n,) or (n, C), got "

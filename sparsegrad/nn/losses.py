@@ -208,19 +208,25 @@ class KLDivLoss(_Loss):
 
 
 class NLLLoss(_Loss):
-    """Log-probabilities (n, C) against classes (n,); see `sg.nll_loss`.
+    """Log-probabilities (n, C) or (n, C, *d) against classes (n,) or (n, *d); see `sg.nll_loss`.
 
     >>> import sparsegrad as sg
     >>> sg.nn.NLLLoss()(sg.log_softmax(sg.zeros(3, 2), 1), sg.tensor([0, 1, 1]))
     tensor(0.6931472)
     """
 
-    def __init__(self, reduction: str = "mean") -> None:
+    def __init__(
+        self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
+    ) -> None:
         super().__init__(reduction)
+        self._constant("weight", weight)
+        self.ignore_index = ignore_index
 
     def forward(self, log_probs: Any, target: Any) -> Any:
         """log_probs (n, C), target (n,) -> (), or (n,) for reduction "none"."""
-        return functional.nll_loss(log_probs, target, self.reduction)
+        return functional.nll_loss(
+            log_probs, target, self.weight, self.ignore_index, self.reduction
+        )
 
 
 class BPRLoss(_Loss):

@@ -14,7 +14,7 @@ from sparsegrad.engine.mode import anomaly
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
-from sparsegrad.ops.elementwise import cast, exp_p, maximum, pow, sign_p, sqrt, where
+from sparsegrad.ops.elementwise import cast, exp_p, maximum, pow, sign_p, sqrt, where, where_p
 from sparsegrad.ops.index import pick_p, spread_p
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, permute_p, reshape_p, slice_p
 
@@ -503,29 +503,72 @@ def check_classes(op: str, target: Any, classes: int) -> None:
         raise IndexError(f"{op}: target[{at}] = {int(target[at])} is outside [0, {classes})")
 
 
-def nll_loss(log_probs: Any, target: Any, reduction: str = "mean") -> Any:
-    """Negative of the log-probability of the true class: log_probs (n, C), target (n,) integer.
+def rows_of_classes(op: str, x: Any, target: Any, soft: bool = False) -> tuple[Any, Any]:
+    """x (n, C) and its target from any shape that a loss of classes takes: (C,), or (n, C, *d) with
+    target (n, *d), of probabilities that of x. ShapeError names the op."""
+    expected = x.shape if soft else x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()
+    if not x.ndim or tuple(target.shape) != tuple(expected):
+        raise ShapeError(
+            f"{op}: expected (n, C) or (n, C, *d) and classes (n,) or (n, *d), got "
+            f"{tuple(x.shape)} and {tuple(target.shape)}"
+        )
+    if x.ndim == 2:
+        return x, target
+    classes = x.shape[1 if x.ndim > 1 else 0]
 
-    reduction: "mean", "sum", or "none" for shape (n,). Raises ShapeError for other shapes and
-    IndexError for a class outside [0, C).
+    def rows(t: Any) -> Any:
+        if t.ndim > 2:
+            t = permute_p(t, axes=(0, *range(2, t.ndim), 1))
+        return reshape_p(t, shape=(t.data.size // (classes or 1), classes))
+
+    return rows(x), rows(target) if soft else reshape_p(target, shape=(target.data.size,))
+
+
+def nll_loss(
+    log_probs: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Any:
+    """Negative of the log-probability of the true class: log_probs (n, C) and target (n,) of
+    integers, or (n, C, *d) and (n, *d), or (C,) and ().
+
+    weight: (C,), a factor of each class, a constant; the mean is divided by the sum of the factors
+        that were used. ignore_index: a class that is left out.
+    reduction: "mean", "sum", or "none" for the shape of `target`.
+    Raises ShapeError for other shapes and IndexError for a class outside [0, C).
+
+    >>> import sparsegrad as sg
+    >>> sg.nll_loss(sg.tensor([[-1.0, -2.0], [-3.0, -4.0]]), sg.tensor([0, 1]), ignore_index=1)
+    tensor(1.)
     """
-    from sparsegrad.tensor import as_tensor
+    from sparsegrad.tensor import Tensor, as_tensor
 
-    target = as_tensor(target)
-    log_probs = as_argument("nll_loss", log_probs)
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"nll_loss: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    log_probs, target = as_argument("nll_loss", log_probs), as_tensor(target)
     if log_probs._is_sparse:
         raise TypeError("nll_loss: log_probs must be dense, got a SparseTensor; write A.to_dense()")
-    if log_probs.ndim != 2 or target.shape != log_probs.shape[:1]:
-        raise ShapeError(
-            f"nll_loss: expected log_probs (n, C) and target (n,), got {log_probs.shape} and "
-            f"{target.shape}"
-        )
+    shape = target.shape
+    log_probs, target = rows_of_classes("nll_loss", log_probs, target)
+    be = backends.for_array(log_probs.data)
+    ids = be.asarray(target.data).astype("int64")
+    left_out = ids == ignore_index
+    ids = be.xp.where(left_out, 0, ids)
     classes = log_probs.shape[1]
-    check_classes("nll_loss", target.data, classes)
-    index = target.data.astype("int64").reshape(-1, 1)
-    loss = -reshape_p(pick_p(log_probs, index=index, axis=1), shape=target.shape)
+    check_classes("nll_loss", ids, classes)
+    wide = dtypes.accumulator(log_probs.dtype)
+    loss = -reshape_p(pick_p(log_probs, index=ids.reshape(-1, 1), axis=1), shape=ids.shape)
+    loss, factors = cast(loss, wide), (~left_out).astype(wide)
+    if weight is not None:
+        weight = as_tensor(weight)
+        if weight.shape != (classes,):
+            raise ShapeError(f"nll_loss: expected weight ({classes},), got {weight.shape}")
+        factors = factors * be.asarray(weight.data)[ids].astype(wide)
+        loss = loss * Tensor(factors)
+    loss = where_p(0, loss, mask=left_out)
     if reduction == "none":
-        return loss
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"nll_loss: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-    return mean(loss) if reduction == "mean" else sum(loss)
+        return cast(reshape_p(loss, shape=shape), log_probs.dtype)
+    total = sum(loss)
+    return cast(total if reduction == "sum" else total / sum(Tensor(factors)), log_probs.dtype)

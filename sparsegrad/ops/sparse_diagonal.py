@@ -37,11 +37,12 @@ def _matrix(op: str, A: Any) -> None:
 
 
 # ---- reading -----------------------------------------------------------------------------------
-def diagonal(x: Any, offset: int = 0) -> Any:
+def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """The elements (i, i + offset) of a matrix as a dense vector; absent entries are 0.
 
     Sparse (m, n, *D) -> dense (length, *D), in O(nnz). Dense (m, n, *D) -> (*D, length), as
-    `torch.diagonal` gives it. An offset outside the matrix gives length 0.
+    `torch.diagonal` gives it, of the matrices in dimensions dim1 and dim2; a copy. An offset
+    outside the matrix gives length 0.
 
     >>> import sparsegrad as sg
     >>> sg.diagonal(sg.csr([0, 2, 3], [0, 1, 0], [1.0, 2.0, 3.0], (2, 2)))
@@ -51,6 +52,10 @@ def diagonal(x: Any, offset: int = 0) -> Any:
     sparse = _is_sparse(x)
     if (x.sparse_dim != 2) if sparse else x.ndim < 2:
         raise ShapeError(f"diagonal: x must be a matrix, got shape {x.shape}")
+    if (dim1, dim2) != (0, 1):
+        from sparsegrad.ops.rearrange import movedim
+
+        x = movedim(x, (dim1, dim2), (0, 1))
     length = plan_select.diagonal_size(x.shape[:2], offset)
     if sparse:
         index, place = plan_select.on_diagonal(x.pattern, offset)

@@ -248,16 +248,19 @@ def test_same_every_time(cp):
 
 
 def test_offsets_beyond_32_bits(cp):
-    """Rows of 1 GiB: the last of x and of the result start 3 GiB after the first."""
-    width, count = 1 << 28, 4
-    if cp.cuda.runtime.memGetInfo()[0] < 9 << 30 or cudasim.installed():
-        pytest.skip("reads and writes 8 GiB")
-    x = cp.zeros((count, width), "f")
-    x[:, -1] = cp.arange(1, count + 1)
-    given = Given(cp, [1] * count)
-    given._lines = (given._lines[0], cp.arange(count, dtype="i")[::-1].copy(), None)
-    got = spmm.spmm(spmm.rows_of(given), cp.ones(count, "f"), x)
-    assert got[:, -1].get().tolist() == [4, 3, 2, 1]
+    """The last row of x starts 2^31 elements after the first; the rest is never touched."""
+    width, last = 1 << 15, 1 << 16
+    if cp.cuda.runtime.memGetInfo()[0] < 5 << 30:
+        pytest.skip("reserves 4 GiB")
+    x = cp.empty((last + 1, width), "e")
+    row = (np.arange(width) % 1000).astype("e")
+    x[last].set(row)
+    given = Given(cp, [1])
+    given._lines = (given._lines[0], cp.asarray(np.array([last], "i")), None)
+    rows, values = spmm.rows_of(given), cp.asarray(np.array([2], "e"))
+    assert (spmm.spmm(rows, values, x).get() == 2 * row).all()
+    for out in spmm.spmm_extreme(rows, values, x, False):
+        assert (out.get() == (2 * row if out.dtype == "e" else 0)).all()
 
 
 def test_refuses_other_dtypes(cp):
@@ -290,6 +293,8 @@ MUTANTS = [  # text, what replaces it, what notices
     ("if (nan_a || a == b) return i < j;", "if (nan_a || a == b) return i > j;",
      test_extreme_of_ties_and_nan),
     ("if (nan_a != nan_b) return nan_a;", "", test_extreme_of_ties_and_nan),
+    ("(long long)col[at] * width", "(int)(col[at] * (unsigned)width)",
+     test_offsets_beyond_32_bits),
     ("if (entry[from] == value)", "if (entry[from] >= 0)", check_chosen),
     ("entry[to + f] == e", "entry[to + f] >= 0", check_chosen),
     ("values[e * value_step + f / k]", "values[e * value_step]",

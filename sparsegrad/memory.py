@@ -19,7 +19,7 @@ import numpy as np
 
 from sparsegrad.config import current
 
-__all__ = ["PoolCounts", "clear", "counts", "empty", "kept_bytes"]
+__all__ = ["PoolCounts", "clear", "counts", "empty", "kept_bytes", "owner"]
 
 _LEAST = 1 << 20  # bytes below which the C library recycles blocks itself
 _STEPS = 3  # size classes double in 2 ** _STEPS steps: a block is at most an eighth too large
@@ -49,16 +49,18 @@ class PoolCounts:
 
 
 class _Block:
-    """Memory that arrays share; goes back to the pool with the last of them."""
+    """Memory of an array and its views; goes back to the pool with the last of them."""
 
-    __slots__ = ("memory",)
+    __slots__ = ("__array_interface__", "memory")
 
-    def __init__(self, memory: np.ndarray) -> None:
+    def __init__(self, memory: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.memory = memory
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        return self.memory.__array_interface__
+        self.__array_interface__ = {
+            "version": 3,
+            "data": memory.__array_interface__["data"],
+            "shape": shape,
+            "typestr": dtype.str,
+        }
 
     def __del__(self) -> None:
         _pool.give(self.memory)
@@ -110,8 +112,20 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < _LEAST:
         return np.empty(shape, dtype)
-    block: Any = _Block(_pool.take(nbytes))
-    return np.asarray(block)[:nbytes].view(dtype).reshape(shape)
+    return np.asarray(_Block(_pool.take(nbytes), shape, dtype))
+
+
+def owner(array: Any) -> Any:
+    """The array whose memory this one looks into: itself, unless it is a view.
+
+    >>> import numpy as np
+    >>> from sparsegrad import memory
+    >>> a = np.zeros(3)
+    >>> memory.owner(a[1:]) is memory.owner(a) is a
+    True
+    """
+    base = array.base
+    return array if base is None or type(base) is _Block else base
 
 
 def counts() -> PoolCounts:

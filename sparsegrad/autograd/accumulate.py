@@ -17,6 +17,7 @@ from sparsegrad import backends
 from sparsegrad.engine import graph
 from sparsegrad.engine.mode import recording, watcher
 from sparsegrad.errors import GraphError, ShapeError
+from sparsegrad.memory import owner
 from sparsegrad.ops.elementwise import add_p, cast, clone_p
 from sparsegrad.ops.index import put_rows_p
 from sparsegrad.ops.reduce import sum_p
@@ -219,19 +220,19 @@ class _Algebra:
             return False  # a tuple: a user's Function, which may return whatever it holds
         data = _memory(result)
         memory = _memory(g)
-        if data.base is None:  # owns its memory: new, unless it is g's or was saved
+        if owner(data) is data:  # owns its memory: new, unless it is g's or was saved
             if data is memory:
                 return g_owned
             return not any(_holds(s, data) for s in saved)
-        if _owner(data) is not _owner(memory) or not g_owned:
+        if owner(data) is not owner(memory) or not g_owned:
             return False
         return _writable(data)
 
     def alone(self, results: Any, i: int) -> bool:
         """Whether no other result of the same rules shares the memory of result `i`."""
-        own = _owner(_memory(results[i]))
+        own = owner(_memory(results[i]))
         others = (r for j, r in enumerate(results) if j != i and r is not None)
-        return all(_owner(_memory(r)) is not own for r in others)
+        return all(owner(_memory(r)) is not own for r in others)
 
     def run_hooks(self, hooks: Iterable[Callable[..., Any]], g: Any) -> Any:
         """`g` after the user's hooks; a hook may give another gradient of the same shape."""
@@ -349,10 +350,6 @@ def _holds(saved: Any, data: Any) -> bool:
     if type(saved) is tuple:  # variadic inputs
         return any(_holds(s, data) for s in saved)
     return saved is data or (isinstance(saved, Tensor) and saved.data is data)
-
-
-def _owner(array: Any) -> Any:
-    return array if array.base is None else array.base
 
 
 def _writable(data: Any) -> bool:

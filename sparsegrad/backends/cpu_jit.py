@@ -186,8 +186,9 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
         wide, indptr_, width = plan
         cuts, carried = _row_chunks(indptr_, True)
         rows = len(indptr) - 1
-        out = memory.empty((rows + len(cuts) * bool(carried.size), width), wide)
-        args = (cuts, indptr_, _array(values, wide, (len(values), width)), out)
+        out = memory.empty((rows + len(cuts) * bool(carried.size), *values.shape[1:]), wide)
+        flat = _array(values, wide, (len(values), width))
+        args = (cuts, indptr_, flat, out.reshape(len(out), width))
         launch(_kernel("segment_sum", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
         out = _add_carries(out, rows, cuts, carried)
         return _result(out, values.dtype, (rows, *values.shape[1:]))
@@ -198,8 +199,9 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
             return super().segment_max(values, indptr)
         wide, indptr_, width = plan
         cuts, _ = _row_chunks(indptr_, False)
-        out = np.empty((len(indptr) - 1, width), dtype=wide)
-        args = (cuts, indptr_, _array(values, wide, (len(values), width)), out)
+        out = np.empty((len(indptr) - 1, *values.shape[1:]), dtype=wide)
+        flat = _array(values, wide, (len(values), width))
+        args = (cuts, indptr_, flat, out.reshape(len(out), width))
         launch(_kernel("segment_max", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
         return _result(out, values.dtype, (len(out), *values.shape[1:]))
 
@@ -209,8 +211,9 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
             return super().segment_softmax(values, indptr)
         wide, indptr_, width = plan
         cuts, _ = _row_chunks(indptr_, False)
-        out = memory.empty((len(values), width), wide)
-        args = (cuts, indptr_, _array(values, wide, (len(values), width)), out)
+        out = memory.empty(values.shape, wide)
+        flat = (len(values), width)
+        args = (cuts, indptr_, _array(values, wide, flat), out.reshape(flat))
         kernel = _kernel("segment_softmax", wide, indptr_.dtype)
         launch(kernel, args, len(cuts) - 1, 8 * values.size)
         return _result(out, values.dtype, values.shape)
@@ -221,15 +224,9 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
             return super().segment_softmax_grad(g, out, indptr)
         wide, indptr_, width = plan
         cuts, _ = _row_chunks(indptr_, False)
-        grad = memory.empty((len(out), width), wide)
-        rows = len(out)
-        args = (
-            cuts,
-            indptr_,
-            _array(g, wide, (rows, width)),
-            _array(out, wide, (rows, width)),
-            grad,
-        )
+        grad = memory.empty(out.shape, wide)
+        flat = (len(out), width)
+        args = (cuts, indptr_, _array(g, wide, flat), _array(out, wide, flat), grad.reshape(flat))
         kernel = _kernel("segment_softmax_grad", wide, indptr_.dtype)
         launch(kernel, args, len(cuts) - 1, 2 * out.size)
         return _result(grad, out.dtype, out.shape)
@@ -278,12 +275,15 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
         if (plan := _row_plan(pattern)) is None:
             return super().spmm(pattern, given, x)
         indptr, indices, positions, cuts, carried = plan
-        out = memory.empty((m + len(cuts) * bool(carried.size), heads, width), wide)
-        args = (cuts, indptr, indices, positions, scalars, step, dense, out)
+        rows = m + len(cuts) * bool(carried.size)
+        out = memory.empty((rows, *x.shape[1:-1], width), wide)
+        target = out.reshape(rows, heads, width)
+        args = (cuts, indptr, indices, positions, scalars, step, dense, target)
         kernel = _kernel(_spmm_kernel(heads, width * wide.itemsize), wide, indptr.dtype)
         launch(kernel, args, len(cuts) - 1, work + out.size)
         out = _add_carries(out, m, cuts, carried)
-        return _result(out[..., :k], x.dtype, (m, *x.shape[1:]))
+        out = out if width == k else out[..., :k]
+        return _result(out, x.dtype, (m, *x.shape[1:]))
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
         wide, nnz, (m, n) = wide_of(x.dtype), pattern.nnz, pattern.shape
@@ -301,9 +301,9 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
         if not nnz or not heads * k:
             return np.zeros((nnz, *x.shape[1:-1]), dtype=x.dtype)
         indptr, indices, positions, cuts, _ = plan
-        out = memory.empty((nnz, heads), wide)
+        out = memory.empty((nnz, *x.shape[1:-1]), wide)
         dense = _array(x, wide, (m, heads, k)), _array(y, wide, (n, heads, k))
-        args = (cuts, indptr, indices, positions, *dense, out)
+        args = (cuts, indptr, indices, positions, *dense, out.reshape(nnz, heads))
         launch(_kernel("sddmm", wide, indptr.dtype), args, len(cuts) - 1, nnz * heads * k)
         return _result(out, x.dtype, (nnz, *x.shape[1:-1]))
 
@@ -382,7 +382,9 @@ def _array(array: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
 
 
 def _result(out: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
-    return out.astype(dtype, copy=False).reshape(shape)
+    """`out` itself where it can be: the engine may add to an array that is no view of another."""
+    out = out.astype(dtype, copy=False)
+    return out if out.shape == shape else out.reshape(shape)
 
 
 def _inside(index: Array, bound: int) -> bool:
@@ -410,7 +412,7 @@ def _add_carries(out: Array, rows: int, cuts: Array, carried: Array) -> Array:
     """The rows of `out`, plus what chunks found of rows that began in an earlier one, in order."""
     for t in carried:
         out[cuts[t, 0] - 1] += out[rows + t]
-    return out[:rows]
+    return out[:rows] if carried.size else out
 
 
 def _spmm_kernel(heads: int, row_bytes: int) -> str:

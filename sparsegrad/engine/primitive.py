@@ -47,6 +47,7 @@ from sparsegrad.engine.rules import (
     parse,
 )
 from sparsegrad.errors import SparsegradError
+from sparsegrad.memory import owner
 
 __all__ = ["Meta", "Primitive", "primitive", "registry"]
 
@@ -346,7 +347,7 @@ class Primitive:
 
     def _share_version(self, source: Any, out: Any) -> None:
         """A view shares the in-place counter of what it looks into."""
-        if _owner(out.data) is _owner(source.data):
+        if owner(out.data) is owner(source.data):
             out._version = source._counter()
 
 
@@ -355,11 +356,6 @@ def _moved(value: Any, be: Any) -> Any:
     if type(value) is np.ndarray:
         return be.asarray(value)
     return tuple([_moved(v, be) for v in value]) if type(value) is tuple else value
-
-
-def _owner(array: Any) -> Any:
-    """The array whose memory this one looks into."""
-    return array if array.base is None else array.base
 
 
 def _narrow(array: Any, dtype: np.dtype) -> Any:

@@ -117,6 +117,8 @@ for _step in (floor_p, ceil_p, trunc_p, round_p, sign_p):
 # ---- clamping ----------------------------------------------------------------------------------
 @primitive
 def clamp_p(xp: Any, x: Any, *, low: Any, high: Any) -> Any:
+    if low is None or high is None:
+        return xp.minimum(x, high) if low is None else xp.maximum(x, low)
     return xp.clip(x, low, high)
 
 

@@ -292,16 +292,16 @@ def _finish(
 def _on_path(roots: Iterable[Any], targets: Sequence[Place]) -> dict[Any, list[bool] | None]:
     """Nodes from which a target can be reached, with the edges that matter: None if all do."""
     ends = {(id(source), index) for source, index in targets}
-    stack = [source for source in roots if isinstance(source, Node)]
-    reached = set(stack)
-    while stack:
-        for edge in stack.pop().edges:
-            source = edge[0]
-            if isinstance(source, Node) and source not in reached:
+    order = [source for source in roots if isinstance(source, Node)]
+    reached = set(order)
+    for node in order:  # which grows meanwhile
+        for source, _, _, _ in node.edges:
+            if source not in reached and isinstance(source, Node):
                 reached.add(source)
-                stack.append(source)
+                order.append(source)
+    order.sort(key=attrgetter("seq"))  # inputs before what they feed
     expand: dict[Any, list[bool] | None] = {}
-    for node in sorted(reached, key=attrgetter("seq")):  # inputs before what they feed
+    for node in order:
         hits = 0
         for source, index, _, _ in node.edges:
             hits += source in expand or (id(source), index) in ends

@@ -37,8 +37,9 @@ class Meta(NamedTuple):
 class PrimitiveNode(Node):
     """A recorded call of a primitive."""
 
-    __slots__ = ("n_out", "outs_meta", "plan", "primitive", "versions")
+    __slots__ = ("n_out", "outs_meta", "passes_g", "plan", "primitive", "versions")
 
+    passes_g: bool
     primitive: Primitive
     plan: Plan
     versions: tuple[Any, ...] | None
@@ -47,10 +48,6 @@ class PrimitiveNode(Node):
     @property
     def name(self) -> str:
         return self.primitive.name.removesuffix("_p")
-
-    @property
-    def passes_g(self) -> bool:
-        return self.primitive.passes_g
 
     def pull(self, g: Any, wanted: Any) -> list[Any]:
         plan = self.plan

@@ -296,6 +296,7 @@ class Primitive:
         node.plan = plan
         node.versions = versions_of(saved, plan.tensors) if counted else None
         node.n_out = 1
+        node.passes_g = self.passes_g
         if self._plain:
             return _make(outs[0], node, 0)
         if len(outs) == 1:

@@ -42,7 +42,8 @@ def regrow(weight: sg.SparseTensor, share: float, optimizer: sg.optim.Optimizer)
     grown = np.divmod(free[sg.randperm(len(free)).numpy()[:count]], n)
     kept = sg.top_k(held, held.nnz - count)
     row, col = (np.concatenate(pair) for pair in zip((kept.row, kept.col), grown, strict=True))
-    pattern = sg.coo([row, col], None, (m, n), device=weight.device).to("csr")
+    placed = sg.coo([row, col], None, (m, n)).to("csr")
+    pattern = sg.csr(placed.indptr, placed.indices, None, (m, n), device=weight.device)
     optimizer.repattern_(weight, pattern)
 
 

@@ -180,10 +180,12 @@ class DenseMethods:
     argmin = _op("argmin")
     argsort = _op("argsort")
     atan2 = arctan2 = _op("atan2")
+    angle = _op("angle")
     baddbmm = _op("baddbmm")
     bincount = _op("bincount")
     bitwise_not = _op("bitwise_not")
     broadcast_to = _op("broadcast_to")
+    conj = _op("conj")
     cos = _op("cos")
     cosh = _op("cosh")
     cumprod = _op("cumprod")
@@ -310,6 +312,16 @@ class DenseMethods:
     def contiguous(self) -> Any:
         """This tensor if it is contiguous, else a copy that is."""
         return self if self.is_contiguous() else ops.clone(self)
+
+    @property
+    def real(self) -> Any:
+        """The real part; see `sg.real`."""
+        return ops.real(self)
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part; see `sg.imag`."""
+        return ops.imag(self)
 
     def element_size(self) -> Any:
         """Bytes of an element."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends, dtypes
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.ops.dense_matmul import matmul_p
 from sparsegrad.ops.elementwise import cast, exp, maximum, minimum, sqrt, where_p
 from sparsegrad.ops.rearrange import movedim, narrow
@@ -21,15 +21,18 @@ __all__ = [
     "addcmul",
     "addmv",
     "aminmax",
+    "angle",
     "atleast_1d",
     "atleast_2d",
     "bincount",
     "broadcast_tensors",
     "bucketize",
     "cdist",
+    "conj",
     "diag_embed",
     "diff",
     "hstack",
+    "imag",
     "is_floating_point",
     "is_tensor",
     "isin",
@@ -38,6 +41,7 @@ __all__ = [
     "nanmean",
     "nansum",
     "numel",
+    "real",
     "searchsorted",
     "tril_indices",
     "triu_indices",
@@ -50,6 +54,16 @@ def _dense(op: str, x: Any) -> Any:
     if getattr(x, "_is_sparse", False):
         raise TypeError(f"{op}: needs a dense tensor, got a SparseTensor of shape {x.shape}")
     return x
+
+
+def _raw(op: str, x: Any) -> Any:
+    return _dense(op, x).data
+
+
+def _made(array: Any) -> Any:
+    from sparsegrad.tensor import Tensor
+
+    return Tensor(array)
 
 
 # ---- arithmetic --------------------------------------------------------------------------------
@@ -319,11 +333,54 @@ def numel(x: Any) -> int:
     return math.prod(x.shape)
 
 
+# ---- complex numbers (no gradient) -------------------------------------------------------------
+def real(x: Any) -> Any:
+    """The real part, same shape; a real `x` itself.
+
+    >>> import sparsegrad as sg
+    >>> sg.real(sg.tensor([1 + 2j]))
+    tensor([1.])
+    """
+    x = _dense("real", x)
+    return x if x.dtype.kind != "c" else _made(x.data.real.copy())
+
+
+def imag(x: Any) -> Any:
+    """The imaginary part of a complex `x`, same shape. Raises DtypeError for a real one.
+
+    >>> import sparsegrad as sg
+    >>> sg.imag(sg.tensor([1 + 2j]))
+    tensor([2.])
+    """
+    x = _dense("imag", x)
+    if x.dtype.kind != "c":
+        raise DtypeError(f"imag: expected complex numbers, got {x.dtype}")
+    return _made(x.data.imag.copy())
+
+
+def conj(x: Any) -> Any:
+    """The complex conjugate, same shape; a real `x` itself.
+
+    >>> import sparsegrad as sg
+    >>> sg.conj(sg.tensor([1 + 2j])).item()
+    (1-2j)
+    """
+    x = _dense("conj", x)
+    return x if x.dtype.kind != "c" else _made(x.data.conj())
+
+
+def angle(x: Any) -> Any:
+    """The angle of each number in the complex plane, in (-pi, pi], same shape, without gradient.
+
+    >>> import sparsegrad as sg
+    >>> sg.angle(sg.tensor([1j, -1.0]))
+    tensor([1.5707964, 3.1415927])
+    """
+    data = _raw("angle", x)
+    return _made(backends.for_array(data).xp.angle(data))
+
+
 # ---- integers (no gradient) --------------------------------------------------------------------
-def _raw(op: str, x: Any) -> Any:
-    return _dense(op, x).data
-
-
 def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
     """How often each of 0, 1, ... occurs in `x`, integers (n,); or the sum of its `weights` (n,).
 
@@ -331,8 +388,6 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
     >>> sg.bincount(sg.tensor([0, 2, 2]))
     tensor([1, 0, 2])
     """
-    from sparsegrad.tensor import Tensor
-
     data = _raw("bincount", x)
     if data.ndim != 1 or data.dtype.kind not in "iu" or (data.size and int(data.min()) < 0):
         raise ShapeError(
@@ -340,7 +395,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
         )
     be = backends.for_array(data)
     given = None if weights is None else be.asarray(_raw("bincount", weights))
-    return Tensor(be.xp.bincount(data, given, minlength))
+    return _made(be.xp.bincount(data, given, minlength))
 
 
 def isin(x: Any, test: Any, *, invert: bool = False) -> Any:
@@ -350,11 +405,9 @@ def isin(x: Any, test: Any, *, invert: bool = False) -> Any:
     >>> sg.isin(sg.tensor([1, 2, 3]), sg.tensor([3, 1]))
     tensor([ True, False,  True])
     """
-    from sparsegrad.tensor import Tensor
-
     data = _raw("isin", x)
     be = backends.for_array(data)
-    return Tensor(be.xp.isin(data, be.asarray(_raw("isin", test)), invert=invert))
+    return _made(be.xp.isin(data, be.asarray(_raw("isin", test)), invert=invert))
 
 
 def searchsorted(sequence: Any, values: Any, *, right: bool = False) -> Any:
@@ -365,15 +418,13 @@ def searchsorted(sequence: Any, values: Any, *, right: bool = False) -> Any:
     >>> sg.searchsorted(sg.tensor([1, 3, 3, 5]), sg.tensor([3, 9]))
     tensor([1, 4])
     """
-    from sparsegrad.tensor import Tensor
-
     data = _raw("searchsorted", sequence)
     if data.ndim != 1:
         raise ShapeError(f"searchsorted: expected a sequence (n,), got shape {data.shape}")
     be = backends.for_array(data)
     places = be.asarray(_raw("searchsorted", values))
     found = be.xp.searchsorted(data, places, "right" if right else "left")
-    return Tensor(be.xp.asarray(found, dtype="int64"))
+    return _made(be.xp.asarray(found, dtype="int64"))
 
 
 def bucketize(x: Any, boundaries: Any, *, right: bool = False) -> Any:
@@ -394,9 +445,7 @@ def tril_indices(row: int, col: int, offset: int = 0) -> Any:
     tensor([[0, 1, 1],
             [0, 0, 1]])
     """
-    from sparsegrad.tensor import Tensor
-
-    return Tensor(np.stack(np.tril_indices(row, offset, col)))
+    return _made(np.stack(np.tril_indices(row, offset, col)))
 
 
 def triu_indices(row: int, col: int, offset: int = 0) -> Any:
@@ -407,6 +456,4 @@ def triu_indices(row: int, col: int, offset: int = 0) -> Any:
     tensor([[0, 0, 1],
             [0, 1, 1]])
     """
-    from sparsegrad.tensor import Tensor
-
-    return Tensor(np.stack(np.triu_indices(row, offset, col)))
+    return _made(np.stack(np.triu_indices(row, offset, col)))

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparsegrad import memory
+from sparsegrad.engine import primitive as engine
 from sparsegrad.engine.mode import DensifyEvent, watcher
 from sparsegrad.engine.primitive import Primitive, swap
 from sparsegrad.sparse_tensor import SparseTensor
@@ -64,7 +65,7 @@ class profile:
 
     Blocks may be nested: the outer one has what the inner one saw. A block covers backward
     passes, hooks and whatever else runs inside it; other threads only if they run in a copy of its
-    context. While it is open an op costs less than a microsecond more, nothing otherwise; what was
+    context. While it is open an op costs about a microsecond more, nothing otherwise; what was
     recorded is counted when it is looked at, or when there are `max_events`.
 
     max_events: single calls that are kept for `export_chrome_trace`; later ones are only counted.
@@ -394,22 +395,27 @@ def _profiled_call(self: Primitive, *args: Any, **static: Any) -> Any:
     held = _watching()
     if held is None:
         return _call(self, *args, **static)
+    facts: Any = None
     start = _clock()
-    # With static arguments `__call__` is `_general`, which takes them as they come here.
-    out = self._general(args, static) if static else _call(self, *args)
-    end = _clock()
-    size: Any = 0
-    dtype = facts = None
+    # What `__call__` does, without another call where most ops go.
+    if static:
+        out = self._general(args, static)
+        end = _clock()
+        pattern = static.get(_PLACES.get(self.name, "pattern"))
+        if type(pattern) is Pattern:
+            facts = pattern.core.summary
+    elif self._simple and engine._straight and 0 < len(args) < 3:
+        out = engine._binary(self, *args) if len(args) == 2 else engine._unary(self, *args)
+        end = _clock()
+    else:
+        out = _call(self, *args)
+        end = _clock()
     if type(out) is Tensor:
         data = out.data
         size, dtype = data.shape, data.dtype
-    elif type(out) is tuple:
-        size = sum(t.data.nbytes for t in out)
-    if "pattern" in static and type(pattern := static["pattern"]) is Pattern:
-        facts = pattern.core.summary
-    elif self.name in _PLACES:
-        facts = static[_PLACES[self.name]].core.summary
-    elif type(args[0]) is not Tensor or type(args[-1]) is not Tensor:
+    else:
+        size, dtype = _bytes(out), None
+    if facts is None and (type(args[0]) is not Tensor or type(args[-1]) is not Tensor):
         for a in args:
             if isinstance(a, SparseTensor):
                 facts, size = True, 0
@@ -419,6 +425,11 @@ def _profiled_call(self: Primitive, *args: Any, **static: Any) -> Any:
     if len(pending) > held.max_events:
         held._fold()
     return out
+
+
+def _bytes(out: Any) -> int:
+    """Bytes of several results; 0 of a sparse one, which is listed with what its rule calls."""
+    return sum(t.data.nbytes for t in out) if type(out) is tuple else 0
 
 
 def _profiled_cached(self: Core, key: Any, build: Callable[[], Any]) -> Any:

@@ -129,7 +129,7 @@ def test_accumulation_efficiency():
 def test_densify_events_are_seen_and_still_guarded():
     def backward():
         x = sg.ones(1000, 2, requires_grad=True)
-        sg.take(sg.softmax(x, 1), sg.tensor([1])).sum().backward()
+        sg.take(sg.softmax(x, 0), sg.tensor([1])).sum().backward()
 
     with sg.densify(on_exceed="record") as report:
         backward()

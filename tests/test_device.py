@@ -161,6 +161,17 @@ def test_dense_ops_agree_with_the_cpu(case: OpCase, device: str) -> None:
     compare(case, None, "float32", device, 1)
 
 
+@pytest.mark.parametrize("case", [p for p in DENSE if p.values[0].order])
+def test_dense_ops_in_bfloat16(case: OpCase, device: str) -> None:
+    """CuPy has its own idea of what a bfloat16 and a Python number make."""
+    pytest.importorskip("ml_dtypes")
+    if simulated() and (
+        [p.values[0] for p in DENSE].index(case) % 6 or case.name.partition("[")[0] in CUSOLVER
+    ):
+        pytest.skip("one in six runs on the simulator, which has no cuSOLVER")
+    compare(case, None, "bfloat16", device, 1)
+
+
 # A million rows take the simulator seconds, so it runs some of these; a GPU runs all.
 HUGE = [p for p in SPARSE if p.values[0].huge is not None and p.values[1] == "coo"]
 

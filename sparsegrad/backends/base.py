@@ -147,7 +147,7 @@ class Backend(Chosen, Dense, Steps, Draws):
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         """out[index[e]] += values[e] in place; ids in any order, duplicates add up.
 
-        `out` is (n, *D), values (nnz, *D). float16 is accumulated in float32.
+        `out` is (n, *D), values (nnz, *D). 16-bit floats are accumulated in float32.
         """
         if out.dtype == bool:
             hits = self.xp.zeros(out.shape, dtype=np.int32)

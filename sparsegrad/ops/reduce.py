@@ -1,4 +1,4 @@
-"""Reductions and softmax of dense tensors. float16 accumulates in float32."""
+"""Reductions and softmax of dense tensors. 16-bit floats accumulate in float32."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ __all__ = ["cumprod", "cumsum"]
 
 @primitive(promote="none")
 def cumsum_p(xp: Any, x: Any, *, axis: int, reverse: bool = False) -> Any:
-    """Sums up to each element along one axis, or from it on; float16 in float32."""
+    """Sums up to each element along one axis, or from it on; 16-bit floats in float32."""
     turn = (slice(None),) * axis + (slice(None, None, -1),)
     out = xp.cumsum(x[turn] if reverse else x, axis=axis, dtype=dtypes.accumulator(x.dtype))
     return (out[turn] if reverse else out).astype(x.dtype, copy=False)

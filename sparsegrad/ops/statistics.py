@@ -46,7 +46,7 @@ def all_p(xp: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> 
 
 @primitive(promote="float")
 def var_p(xp: Any, x: Any, *, axis: tuple[int, ...], correction: float) -> Any:
-    """Sum of squared deviations over (count - correction), `axis` kept as size 1; float16 in
+    """Sum of squared deviations over (count - correction), `axis` kept as size 1; 16 bits in
     float32."""
     wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
     count = math.prod(x.shape[a] for a in axis)
@@ -133,7 +133,7 @@ def var(
     unbiased: bool | None = None,
 ) -> Any:
     """Variance over `dim` (int, tuple, None for all), shapes as `sum`: the squared deviations from
-    the mean, summed and divided by (count - correction). NaN where that is 0. float16 is
+    the mean, summed and divided by (count - correction). NaN where that is 0. 16 bits are
     accumulated in float32.
 
     unbiased: the older way to say `correction=1` (True) or 0 (False).

@@ -33,8 +33,8 @@ def windows_p(xp: Any, x: Any, *, axis: int, size: int, stride: int, dilation: i
 
 @primitive(promote="none")
 def fold_p(xp: Any, x: Any, *, axis: int, n: int, stride: int, dilation: int) -> Any:
-    """The transpose of `windows_p`: windows (..., o, ..., size) added up to (..., n, ...). float16
-    is added in float32."""
+    """The transpose of `windows_p`: windows (..., o, ..., size) added up to (..., n, ...). 16 bits
+    are added in float32."""
     shape = (*x.shape[:axis], n, *x.shape[axis + 1 : -1])
     out = xp.zeros(shape, dtype=dtypes.accumulator(x.dtype))
     span = (x.shape[axis] - 1) * stride + 1

@@ -51,8 +51,8 @@ class Settings:
     min_nnz_for_sparse: int = 100
     auto_convert_threshold: float = 0.2
     check_invariants: bool = False
-    enable_memory_pool: bool = False
-    pool_size_limit: int = 1 << 30
+    enable_memory_pool: bool = True
+    pool_size_limit: int = 1 << 29
     deterministic: bool = False
 
     def __post_init__(self) -> None:

@@ -4,8 +4,8 @@ The allocator of the C library gives large blocks back to the system and gets th
 page, each cleared first. The pool keeps a block instead, when the last array in it dies, and hands
 it to the next array of about that size. On CUDA this is what CuPy's own pool does.
 
-Off unless `sg.config(enable_memory_pool=True)`; `pool_size_limit` bounds the bytes kept for later,
-never those in use.
+`sg.config(enable_memory_pool=False)` turns it off; `pool_size_limit` bounds the bytes kept for
+later, never those in use.
 """
 
 from __future__ import annotations

@@ -149,6 +149,7 @@ class SharedMethods:
     swapaxes = swapdims = _op("swapaxes")
     tan = _op("tan")
     tile = _op("tile")
+    trace = _op("trace")
     tril = _op("tril")
     triu = _op("triu")
     trunc = _op("trunc")
@@ -231,7 +232,6 @@ class DenseMethods:
     std = _op("std")
     take_along_dim = _op("take_along_dim")
     topk = _op("topk")
-    trace = _op("trace")
     unique = _op("unique")
     var = _op("var")
 

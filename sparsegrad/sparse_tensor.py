@@ -39,7 +39,6 @@ _ELSEWHERE = {
     "tocsc": 'A.to("csc")',
     "tocsr": 'A.to("csr")',
     "todense": "A.to_dense()",
-    "trace": "A.diagonal().sum()",
 }
 
 

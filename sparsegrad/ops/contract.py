@@ -179,7 +179,7 @@ def _vectors(op: str, *tensors: Any) -> None:
 
 
 def outer(a: Any, b: Any) -> Any:
-    """The products of every pair of elements: (m,), (n,) -> (m, n).
+    """The products of every pair of elements: (m,), (n,) -> (m, n), sparse if either is.
 
     >>> import sparsegrad as sg
     >>> sg.outer(sg.tensor([1.0, 2.0]), sg.tensor([3.0, 4.0]))
@@ -187,7 +187,9 @@ def outer(a: Any, b: Any) -> Any:
             [6., 8.]])
     """
     _vectors("outer", a, b)
-    return reshape_p(a, shape=(-1, 1)) * b
+    column, row = reshape_p(a, shape=(-1, 1)), reshape_p(b, shape=(1, -1))
+    both = getattr(a, "_is_sparse", False) and getattr(b, "_is_sparse", False)
+    return column @ row if both else column * row
 
 
 def dot(a: Any, b: Any) -> Any:

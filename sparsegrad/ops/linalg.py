@@ -442,7 +442,7 @@ def matrix_power(A: Any, n: int) -> Any:
 
 
 def trace(A: Any) -> Any:
-    """The sum of the diagonal of A (*N, m, n) -> (*N).
+    """The sum of the diagonal of A (*N, m, n) -> (*N); of a sparse matrix too.
 
     >>> import sparsegrad as sg
     >>> sg.linalg.trace(sg.eye(3))
@@ -450,6 +450,10 @@ def trace(A: Any) -> Any:
     """
     from sparsegrad.tensor import Tensor
 
+    if getattr(A, "_is_sparse", False):
+        from sparsegrad.ops.sparse_diagonal import diagonal
+
+        return sum_p(diagonal(A), axis=(0,))
     A = _matrix("trace", A, square=False)
     eye = Tensor(backends.for_array(A.data).xp.eye(*A.shape[-2:], dtype=A.dtype))
     return sum_p(A * eye, axis=(A.ndim - 2, A.ndim - 1))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import gpu, report
+from bench import gpu, report, scaling
 from bench.cases import all_cases
 from bench.machine import cores
 from bench.oracle import WrongResult
@@ -33,6 +33,10 @@ def main(argv: list[str] | None = None) -> int:
     device = commands.add_parser("gpu", help="run ops on a CUDA device, against the CPU")
     device.add_argument("--quick", action="store_true", help="small sizes: shows that it runs")
     device.add_argument("--json", metavar="FILE", help="write the result")
+    growth = commands.add_parser("scaling", help="training steps on up to 1e8 entries")
+    growth.add_argument("--to", type=float, default=scaling.ENTRIES[-1], metavar="N")
+    growth.add_argument("--json", metavar="FILE", help="write the result")
+    growth.add_argument("--plot", metavar="FILE", help="draw it (needs matplotlib)")
     commands.add_parser("list", help="cases, variants, and which peers are here")
     table = commands.add_parser("table", help="print the table of a JSON file")
     table.add_argument("file")
@@ -42,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.what == "table":
         print(report.markdown(report.read(options.file)), end="")
         return 0
+    if options.what == "scaling":
+        return _scaling(options)
     if options.what == "gpu":
         return _gpu(options)
     return _cpu(options, parser, argv)
@@ -64,6 +70,17 @@ def _gpu(options: Any) -> int:
         report.write_json(document, options.json)
     print(gpu.markdown(document), end="")
     return 0
+
+
+def _scaling(options: Any) -> int:
+    entries = [nnz for nnz in scaling.ENTRIES if nnz <= options.to]
+    document = scaling.run(entries, lambda text: print(text, file=sys.stderr, flush=True))
+    if options.json:
+        report.write_json(document, options.json)
+    if options.plot:
+        scaling.plot(document, options.plot)
+    print(scaling.text(document), end="")
+    return int(any("failed" in row for row in document["rows"]))
 
 
 def _list() -> int:

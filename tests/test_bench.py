@@ -1,5 +1,6 @@
 """The benchmark core on fake candidates and a fake clock: nothing here depends on real time."""
 
+import importlib.util
 import itertools
 import json
 import warnings
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import bandwidth, machine, peers, probe, report
+from bench import bandwidth, machine, peers, probe, report, scaling
 from bench import run as runner
 from bench.cases import OURS, Candidate, all_cases
 from bench.graphs import power_law
@@ -272,6 +273,18 @@ def test_traffic_is_compared_with_what_the_memory_gives(document):
     text = report.markdown(document | {"results": [entry], "bandwidth": rates})
     assert "memory, 2 threads: copy 12.0 GB/s, gather 6.0 GB/s" in text
     assert "we move 3.0 GB/s: 25% of a copy, 50% of a gather." in text
+
+
+def test_scaling(tmp_path):
+    found = scaling.run([2_000, 4_000])
+    assert [row["nnz"] for row in found["rows"]] == [2_000, 4_000]
+    assert all(row["step_s"] > 0 and 0.8 < row["saved"] < 1 for row in found["rows"])
+    assert "slope of log time" in scaling.text(found)
+    linear = [{"nnz": n, "step_s": 3e-9 * n} for n in (10, 100, 1000)]
+    assert scaling.slope(linear) == pytest.approx(1)
+    if importlib.util.find_spec("matplotlib"):
+        scaling.plot(found, tmp_path / "s.png")
+        assert (tmp_path / "s.png").stat().st_size > 1000
 
 
 def test_bandwidth_is_measured():

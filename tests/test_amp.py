@@ -1,5 +1,7 @@
 """Mixed precision: what is cast, what is not, and the scaling of losses."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -372,3 +374,17 @@ def test_a_step_on_a_device_is_that_on_the_cpu(device):
 
     for ours, expected in zip(trained(device), trained("cpu"), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.device
+def test_scaling_waits_once(device):
+    simulator = sys.modules.get("cudasim")
+    if not simulator or not simulator.installed():
+        pytest.skip("only the simulator counts how often the host waits")
+    parameters = [nn.Parameter(sg.ones(3).to(device)) for _ in range(4)]
+    optimizer, scaler = optim.SGD(parameters, lr=0.1), sg.amp.GradScaler()
+    scaler.scale(sum((p * p).sum() for p in parameters)).backward()
+    before = simulator.synchronisations()
+    scaler.step(optimizer)
+    scaler.update()
+    assert simulator.synchronisations() - before == 1

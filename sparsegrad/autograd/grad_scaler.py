@@ -63,8 +63,9 @@ class GradScaler:
         self.growth_factor, self.backoff_factor = growth_factor, backoff_factor
         self.growth_interval = growth_interval
         self._good_steps = 0
-        # By optimizer, since the last update: device -> whether something was not finite.
-        self._found: dict[int, dict[Any, Any]] = {}
+        # By optimizer, since the last update: whether something was not finite, at first as an
+        # array on each device.
+        self._found: dict[int, dict[Any, Any] | bool] = {}
         self._stepped: set[int] = set()
 
     def scale(self, outputs: Any) -> Any:
@@ -122,7 +123,10 @@ class GradScaler:
         return None if self._not_finite(key) else optimizer.step()
 
     def _not_finite(self, key: int) -> bool:
-        return any(bool(flag) for flag in self._found[key].values())  # sync
+        found = self._found[key]
+        if not isinstance(found, bool):
+            found = self._found[key] = any(bool(flag) for flag in found.values())  # sync
+        return found
 
     def update(self, new_scale: float | None = None) -> None:
         """End an iteration: change the scale by what its steps found, or to `new_scale`.

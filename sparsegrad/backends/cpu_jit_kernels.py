@@ -64,13 +64,30 @@ def spmv(ticket, cuts, indptr, indices, positions, values, step, x, out):
     """`spmm` for k = 1: sums along the entries instead of across the columns."""
     m = indptr.size - 1
     permuted = positions.size > 0
-    by = uint64(step)
+    by, one = uint64(step), uint64(1)
+    xs, scales, outs = x.ravel(), values.ravel(), out.ravel()
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
             return
         owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
         lead = 1 if first < min(int64(indptr[owned]), last) else 0
+        if x.shape[1] == 1:  # no heads: on from entry to entry, one bound a row
+            entry, bound = uint64(first), uint64(last)
+            for i in range(owned - lead, cuts[t + 1, 0]):
+                stop = min(uint64(indptr[uint64(i) + one]), bound)
+                total = x.dtype.type(0)
+                if permuted:
+                    while entry < stop:
+                        scale = scales[uint64(positions[entry]) * by]
+                        total += scale * xs[uint64(indices[entry])]
+                        entry += one
+                else:
+                    while entry < stop:
+                        total += scales[entry * by] * xs[uint64(indices[entry])]
+                        entry += one
+                outs[uint64(i if i >= owned else m + t)] = total
+            continue
         for i in range(owned - lead, cuts[t + 1, 0]):
             begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
             for h in range(x.shape[1]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,8 @@ from sparsegrad.dtypes import accumulator
 __all__ = ["CpuJitRandom"]
 
 _LEAST = 1 << 12  # numbers below which NumPy serves
+_CALL = 1 << 10  # numbers that a call of NumPy's code costs
+_MANY = 1 << 22  # numbers drawn by NumPy in the time that it takes to load Numba
 _GRAIN = 1 << 14  # numbers a task
 _F4, _F8 = np.dtype("f4"), np.dtype("f8")
 
@@ -23,11 +26,19 @@ _F4, _F8 = np.dtype("f4"), np.dtype("f8")
 class CpuJitRandom(Cpu):
     """Kernels of `cpu_jit_kernels_random`."""
 
+    _drawn = 0
+
     def _pays(self, work: int, least: int) -> bool:
         raise NotImplementedError
 
+    def _draws(self, n: int) -> bool:
+        """Whether a kernel draws: where there is much to draw, where that has been so up to now, or
+        where Numba has been loaded anyway."""
+        self._drawn += n + _CALL
+        return self._pays(n, _LEAST) or self._drawn > _MANY or "numba" in sys.modules
+
     def random_uniform(self, seed: int, offset: int, n: int, dtype: np.dtype) -> Array:
-        if not self._pays(n, _LEAST):
+        if not self._draws(n):
             return super().random_uniform(seed, offset, n, dtype)
         out = np.empty(n, accumulator(dtype))
         if dtype == _F8:
@@ -37,7 +48,7 @@ class CpuJitRandom(Cpu):
         return out.astype(dtype, copy=False)
 
     def random_normal(self, seed: int, offset: int, n: int, dtype: np.dtype) -> Array:
-        if not self._pays(n, _LEAST):
+        if not self._draws(n):
             return super().random_normal(seed, offset, n, dtype)
         out = np.empty(n, accumulator(dtype))
         name = "random_normal_64" if dtype == _F8 else "random_normal_32"
@@ -45,14 +56,14 @@ class CpuJitRandom(Cpu):
         return out.astype(dtype, copy=False)
 
     def random_integers(self, seed: int, offset: int, n: int, low: int, span: int) -> Array:
-        if not self._pays(n, _LEAST):
+        if not self._draws(n):
             return super().random_integers(seed, offset, n, low, span)
         out = np.empty(n, np.int64)
         _fill("random_integers", n, seed, offset, low, _signed(span), out)
         return out
 
     def dropout(self, x: Array, p: float, seed: int, offset: int) -> Array:
-        if x.dtype not in (_F4, _F8) or not self._pays(x.size, _LEAST):
+        if x.dtype not in (_F4, _F8) or not self._draws(x.size):
             return super().dropout(x, p, seed, offset)
         flat = np.require(x, requirements=("C", "A")).reshape(-1)
         out = np.empty_like(flat)

@@ -46,30 +46,30 @@ _LOW = 0xFFFFFFFF
 UNIFORM_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 
-def rounds(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, ...]:
-    """Four arrays of words from four arrays of counter words, all held as uint64."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    m0, m1, low, half = (np.uint64(v) for v in (*MULTIPLIERS, _LOW, 32))
-    for _ in range(10):
-        first, second = c0 * m0, c2 * m1
-        c0 = (second >> half) ^ c1 ^ np.uint64(k0)
-        c2 = (first >> half) ^ c3 ^ np.uint64(k1)
-        c1, c3 = second & low, first & low
-        k0, k1 = (k0 + WEYL[0]) & _LOW, (k1 + WEYL[1]) & _LOW
-    return c0, c1, c2, c3
+def rounds(xp: Any, counter: Array, seed: int) -> Array:
+    """Four rows of words from four rows of counter words (4, blocks), all held as uint64."""
+    keys = [
+        [((seed >> half) + r * weyl) & _LOW for half, weyl in zip((0, 32), WEYL, strict=True)]
+        for r in range(10)
+    ]
+    key = xp.asarray(np.array(keys, np.uint64)[..., None])
+    factors = xp.asarray(np.array(MULTIPLIERS, np.uint64)[:, None])
+    low, half = np.uint64(_LOW), np.uint64(32)
+    even, odd = counter[0::2], counter[1::2]
+    for r in range(10):
+        product = (even * factors)[::-1]
+        even = (product >> half) ^ odd ^ key[r]
+        odd = product & low
+    return xp.stack((even, odd), axis=1).reshape(4, -1)
 
 
 def words(xp: Any, seed: int, offset: int, n: int) -> Array:
     """n words (uint32) from block `offset` on."""
     blocks = -(-n // 4)
     at = xp.arange(blocks, dtype=np.uint64) + np.uint64(offset)
-    none = xp.zeros(blocks, dtype=np.uint64)
-    counter = (at & np.uint64(_LOW), at >> np.uint64(32), none, none)
-    out = xp.empty((blocks, 4), dtype=np.uint32)
-    for column, part in enumerate(rounds(counter, (seed & _LOW, seed >> 32))):
-        out[:, column] = part
-    return out.reshape(-1)[:n]
+    counter = xp.zeros((4, blocks), dtype=np.uint64)
+    counter[0], counter[1] = at & np.uint64(_LOW), at >> np.uint64(32)
+    return rounds(xp, counter, seed).T.astype(np.uint32, order="C").reshape(-1)[:n]
 
 
 def _pairs(xp: Any, seed: int, offset: int, n: int) -> Array:

@@ -55,7 +55,7 @@ def krylov(be: Any, pattern: Any, values: Array, b: Array, options: Options) -> 
         run = _Run(be, pattern, values, b[:, part], options, part)
         with np.errstate(all="ignore"):  # a breakdown shows in the numbers
             _METHODS[options.method](run, limit)
-            run.put(run.at >= 0, limit, _STUCK)
+            run.put(run.at < 0, run.at >= 0, limit, _STUCK)
         run.report(first)
         out[:, part] = run.out
     return out
@@ -99,15 +99,16 @@ class _Run:
     def norm(self, a: Array) -> Array:
         return self.xp.sqrt(self.dot(a, a))
 
-    def put(self, gone: Array, step: int, state: Any) -> Array | None:
-        """Write down the columns `gone` (k,) after so many steps. The columns that stay, as bools;
-        None if all do."""
+    def put(self, solved: Array, lost: Array, step: int, state: Any) -> Array | None:
+        """Write down the columns that are solved after so many steps, and those that are lost, in
+        their state. The columns that stay, as bools (k,); None if all do."""
+        gone = solved | lost
         if not bool(gone.any()):  # sync
             return None
         at, stay = self.at[gone], ~gone
         self.out[:, at] = self.x[:, gone]
         self.steps[at] = step
-        self.state[at] = state if isinstance(state, int) else state[gone]
+        self.state[at] = self.xp.where(solved, _SOLVED, state)[gone]
         self.x, self.b = self.x[:, stay], self.b[:, stay]
         self.at, self.bound = self.at[stay], self.bound[stay]
         return stay
@@ -148,9 +149,7 @@ def _cg(run: _Run, limit: int) -> None:
     p = run.M(r)
     rho = run.dot(r, p)
     for step in range(limit + 1):
-        solved = run.norm(r) <= run.bound
-        state = xp.where(solved, _SOLVED, _BROKEN)
-        stay = run.put(solved | ~xp.isfinite(rho), step, state)
+        stay = run.put(run.norm(r) <= run.bound, ~xp.isfinite(rho), step, _BROKEN)
         if stay is not None:
             r, p, rho = r[:, stay], p[:, stay], rho[stay]
         if step == limit or not run.at.size:
@@ -169,22 +168,22 @@ def _bicgstab(run: _Run, limit: int) -> None:
     xp = run.xp
     r = run.b - run.A(run.x)
     shadow = p = v = r
-    rho = alpha = omega = xp.ones(r.shape[1])
+    rho = alpha = omega = span = xp.ones(r.shape[1])  # span: the norm of the shadow
     fresh = xp.ones(r.shape[1], dtype=bool)
     broken = ~fresh
     tiny = np.finfo(r.dtype).eps
     for step in range(limit + 1):
         size = run.norm(r)
-        solved = size <= run.bound
-        stay = run.put(solved | broken, step, xp.where(solved, _SOLVED, _BROKEN))
+        stay = run.put(size <= run.bound, broken, step, _BROKEN)
         if stay is not None:
             r, shadow, p, v = (t[:, stay] for t in (r, shadow, p, v))
-            rho, alpha, omega, fresh, size = (t[stay] for t in (rho, alpha, omega, fresh, size))
+            rho, alpha, omega = (t[stay] for t in (rho, alpha, omega))
+            fresh, size, span = (t[stay] for t in (fresh, size, span))
         if step == limit or not run.at.size:
             return
         before, rho = rho, run.dot(shadow, r)
-        fresh = fresh | (abs(rho) <= tiny * run.norm(shadow) * size)
-        rho = xp.where(fresh, size * size, rho)
+        fresh = fresh | (abs(rho) <= tiny * span * size)
+        rho, span = xp.where(fresh, size * size, rho), xp.where(fresh, size, span)
         shadow = xp.where(fresh, r, shadow)
         beta = rho / before * (alpha / omega)
         p = xp.where(fresh, r, r + _times(beta, p - _times(omega, v)))
@@ -192,12 +191,12 @@ def _bicgstab(run: _Run, limit: int) -> None:
         v = run.A(ph)
         met = run.dot(shadow, v)
         far = run.norm(v)
-        lost = abs(met) <= tiny * run.norm(shadow) * far
+        lost = abs(met) <= tiny * span * far
         if bool((lost & fresh).any()):  # sync; r is orthogonal to A @ r: another shadow is not
             other = r + _times(size / far, v)
             shadow = xp.where(lost & fresh & (far > 0), other, shadow)
-            rho, met = run.dot(shadow, r), run.dot(shadow, v)
-            lost = abs(met) <= tiny * run.norm(shadow) * far
+            rho, met, span = run.dot(shadow, r), run.dot(shadow, v), run.norm(shadow)
+            lost = abs(met) <= tiny * span * far
         alpha = xp.where(lost, 0, rho / met)
         s = r - _times(alpha, v)
         sh = run.M(s)
@@ -219,9 +218,8 @@ def _gmres(run: _Run, limit: int) -> None:
     for cycle in range(limit + 1):
         r = run.b - run.A(run.x)
         size = run.norm(r)
-        solved, stuck = size <= run.bound, ~(size < before)  # stuck: all cycles would be this one
-        state = xp.where(solved, _SOLVED, xp.where(moved, _STUCK, _BROKEN))
-        stay = run.put(solved | stuck, steps, state)
+        stuck = ~(size < before)  # then all further cycles would be this one
+        stay = run.put(size <= run.bound, stuck, steps, xp.where(moved, _STUCK, _BROKEN))
         if stay is not None:
             r, size = r[:, stay], size[stay]
         if cycle == limit or not run.at.size:

@@ -47,6 +47,7 @@ _LINE = 64  # bytes, as the longest vector of a kernel
 _SHORT = 16  # bytes of the shortest
 _CACHED = 1 << 18  # bytes of an output that stays in the cache next to a core
 _OUTPUTS = 16  # of them at most, one for each chunk
+_APART = 4  # outputs of a sum by index, where there are many entries to an output row
 
 _F4, _F8, _I4, _I8 = (np.dtype(t) for t in ("f4", "f8", "i4", "i8"))
 _NONE = {_I4: np.empty(0, _I4), _I8: np.empty(0, _I8)}
@@ -171,10 +172,19 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
         if not index.size or not width:
             return
         total = _array(out, wide, (len(out), width))
+        flat = _array(values, wide, (index.size, width))
+        if total.nbytes <= 4 * _CACHED and index.size >= 2 * _APART * len(out):
+            outs = np.empty((_APART, *total.shape), dtype=wide)
+            kernel = _kernel("scatter_add_apart", wide, arrays[0].dtype)
+            launch(kernel, (_APART, arrays[0], flat, outs), _APART, values.size)
+            total += outs.sum(axis=0)
+            if wide != out.dtype:
+                out[...] = total.reshape(out.shape)
+            return
         # Every task reads all of the ids, which costs as much as adding about eight values.
         parts = 1 << (min(get_num_threads(), 1 + width // 8).bit_length() - 1)
         shift = max(0, (_LINE // (wide.itemsize * width)).bit_length() - 1)
-        args = (parts, shift, arrays[0], _array(values, wide, (index.size, width)), total)
+        args = (parts, shift, arrays[0], flat, total)
         launch(_kernel("scatter_add", wide, arrays[0].dtype), args, parts, values.size)
         if wide != out.dtype:
             out[...] = total.reshape(out.shape)

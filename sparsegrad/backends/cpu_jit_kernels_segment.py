@@ -231,6 +231,22 @@ def segment_softmax_grad(ticket, cuts, indptr, g, y, out):
                     out[e, j] = y[e, j] * (g[e, j] - dot[j])
 
 
+@kernel(">n1 n <I1 <F2 >F3")
+def scatter_add_apart(ticket, tasks, index, values, outs):
+    """outs[t] (n, D) = what the entries of task t add: each task has an output of its own."""
+    nnz = int64(index.size)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        out = outs[t]
+        out[:] = 0
+        for e in range(t * nnz // tasks, (t + 1) * nnz // tasks):
+            i = uint64(index[e])
+            for j in range(values.shape[1]):
+                out[i, j] += values[e, j]
+
+
 @kernel(">n1 n n <I1 <F2 >F2")
 def scatter_add(ticket, parts, shift, index, values, out):
     """out[index[e]] += values[e], each output row in the order of the entries.

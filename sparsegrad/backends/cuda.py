@@ -23,6 +23,7 @@ from sparsegrad.backends import cuda_random as philox
 from sparsegrad.backends import cuda_segment as segment
 from sparsegrad.backends import cuda_spmm as spmm
 from sparsegrad.backends.base import Array, Backend
+from sparsegrad.backends.cuda_rows import CudaRows, gather
 from sparsegrad.config import current as settings
 from sparsegrad.device import Device
 from sparsegrad.dtypes import kind
@@ -51,7 +52,7 @@ def _falls_back(op: str, reason: str) -> Callable[..., Any]:
     return method
 
 
-class Cuda(Backend):
+class Cuda(CudaRows):
     """CuPy arrays on the current device.
 
     Of the contract, what is not here is the reference on CuPy: `sum`, `matmul` and `compress` are a
@@ -133,6 +134,10 @@ class Cuda(Backend):
                 raise_pending()
             return
         super().check_indices(name, index, bound)  # sync
+
+    def gather(self, x: Array, index: Array) -> Array:
+        found = gather(x, index)
+        return super().gather(x, index) if found is None else found
 
     # ---- sums by index -------------------------------------------------------------------------
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:

@@ -50,6 +50,12 @@ def _loads(values: Iterable[str], all_of_them: bool) -> tuple[tuple[str, ...], .
 # <value, index, sum | largest | log of the sum of exponentials>
 _REDUCED = (*_product(_VALUE, _INDEX, (0, 1)), *_product(_FLOAT, _INDEX, (2,)))
 
+# <value, index, elements a load>: as many as registers hold of gradient, parameter and state.
+_STEPPED = (
+    *_product(("float", "__half", "__nv_bfloat16"), _INDEX, (4, 1)),
+    *_product(("double",), _INDEX, (1,)),
+)
+
 INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     "sddmm": {
         "sg_sddmm": _loads(_FLOAT, True),
@@ -88,11 +94,11 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     },
     "rows": {
         "sg_rows_gather": _loads(("unsigned int",), True),
-        "sg_rows_parts": _loads(_FLOAT, False),
-        "sg_rows_sgd": _loads(_FLOAT, False),
-        "sg_rows_adagrad": _loads(_FLOAT, False),
-        "sg_rows_rowwise_adagrad": _loads(_FLOAT, False),
-        "sg_rows_adam": _loads(_FLOAT, False),
+        "sg_rows_parts": _STEPPED,
+        "sg_rows_sgd": _STEPPED,
+        "sg_rows_adagrad": _STEPPED,
+        "sg_rows_rowwise_adagrad": _STEPPED,
+        "sg_rows_adam": _STEPPED,
     },
     "philox": {
         "sg_random_uniform": _product(_FLOAT),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad import memory
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_launch import launch
@@ -25,6 +26,15 @@ class CpuJitDense(Cpu):
 
     def _pays(self, work: int, least: int) -> bool:
         raise NotImplementedError
+
+    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        if x.dtype not in _FLOATS:
+            return super().linear(x, weight, bias)
+        out = memory.empty((len(x), len(weight)), x.dtype)
+        np.matmul(x, weight.T, out=out)
+        if bias is not None:
+            out += bias
+        return out
 
     def gelu(self, x: Array) -> Array:
         out = self._elementwise("gelu", x)
@@ -47,7 +57,7 @@ class CpuJitDense(Cpu):
         shape, dtype = arrays[0].shape, self._dense_dtype(arrays[-1])
         if dtype is None or any(a.shape != shape for a in arrays):
             return None
-        out = np.empty(shape, dtype)
+        out = memory.empty(shape, dtype)
         flat = [_contiguous(a, dtype).reshape(-1) for a in arrays]
         launch(
             _kernel(name, dtype),
@@ -83,7 +93,7 @@ class CpuJitDense(Cpu):
         if dtype is None:
             return super().cross_entropy_grad(g, x, lse, classes, weight, smoothing)
         tasks, chunk = _tasks(x)
-        out = np.empty(x.shape, dtype)
+        out = memory.empty(x.shape, dtype)
         rows = [_contiguous(a, dtype) for a in (g, x, lse)]
         rows += [_contiguous(classes, _I8), _optional(weight, dtype)]
         args = (chunk, *rows, smoothing, out)
@@ -97,7 +107,7 @@ class CpuJitDense(Cpu):
         if dtype is None:
             return super().layer_norm(x, weight, bias, eps)
         tasks, chunk = _tasks(x)
-        out = np.empty(x.shape, dtype)
+        out = memory.empty(x.shape, dtype)
         mean, scale = np.empty(len(x), dtype), np.empty(len(x), dtype)
         rows = _contiguous(x, dtype), _optional(weight, dtype), _optional(bias, dtype)
         args = (chunk, *rows, eps, out, mean, scale)
@@ -111,7 +121,7 @@ class CpuJitDense(Cpu):
         if dtype is None:
             return super().layer_norm_grad(g, x, weight, mean, scale)
         tasks, chunk = _tasks(x)
-        out = np.empty(x.shape, dtype)
+        out = memory.empty(x.shape, dtype)
         rows = _contiguous(g, dtype), _contiguous(x, dtype), _optional(weight, dtype)
         args = (chunk, *rows, _contiguous(mean, dtype), _contiguous(scale, dtype), out)
         launch(_kernel("layer_norm_grad", dtype), args, tasks, 3 * x.size)

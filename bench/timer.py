@@ -40,7 +40,7 @@ class Effort:
     warmup: int = 2
     min_rounds: int = 5
     max_rounds: int = 50
-    budget_s: float = 8.0
+    budget_s: float = 6.0
     sample_s: float = 0.01
     settle_s: float = 0.02
 

@@ -20,6 +20,7 @@ from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu_jit_dense import CpuJitDense
 from sparsegrad.backends.cpu_jit_launch import (
     Kernel,
+    contiguous,
     get_num_threads,
     launch,
     set_num_threads,
@@ -378,17 +379,11 @@ def _indices(*arrays: Array) -> tuple[Array, ...] | None:
     for a in arrays:
         if a.dtype != dtype or a.ndim != 1:
             return None
-    return tuple(_contiguous(a, dtype) for a in arrays)
-
-
-def _contiguous(array: Array, dtype: np.dtype) -> Array:
-    if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:
-        return array
-    return np.array(array, dtype=dtype, order="C")
+    return tuple(contiguous(a, dtype) for a in arrays)
 
 
 def _array(array: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
-    return _contiguous(array, dtype).reshape(shape)
+    return contiguous(array, dtype).reshape(shape)
 
 
 def _result(out: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
@@ -445,7 +440,7 @@ def _build_row_plan(pattern: Any) -> tuple[Array, Array, Array, Array, Array] | 
     if arrays is None:
         return None
     dtype = arrays[0].dtype
-    positions = _NONE[dtype] if positions is None else _contiguous(positions, dtype)
+    positions = _NONE[dtype] if positions is None else contiguous(positions, dtype)
     return (*arrays, positions, *_row_chunks(arrays[0], True))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
-from sparsegrad.backends.cpu_jit_launch import launch
+from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.dtypes import accumulator
 
 __all__ = ["CpuJitDense"]
@@ -58,7 +58,7 @@ class CpuJitDense(Cpu):
         if dtype is None or any(a.shape != shape for a in arrays):
             return None
         out = memory.empty(shape, dtype)
-        flat = [_contiguous(a, dtype).reshape(-1) for a in arrays]
+        flat = [contiguous(a, dtype).reshape(-1) for a in arrays]
         launch(
             _kernel(name, dtype),
             (_GRAIN, *flat, out.reshape(-1)),
@@ -75,7 +75,7 @@ class CpuJitDense(Cpu):
             return super().cross_entropy(x, classes, weight, smoothing)
         tasks, chunk = _tasks(x)
         loss, lse = np.empty(len(x), dtype), np.empty(len(x), dtype)
-        rows = _contiguous(x, dtype), _contiguous(classes, _I8), _optional(weight, dtype)
+        rows = contiguous(x, dtype), contiguous(classes, _I8), _optional(weight, dtype)
         args = (chunk, *rows, smoothing, loss, lse)
         launch(_kernel("cross_entropy", dtype), args, tasks, 4 * x.size)
         return loss, lse
@@ -94,8 +94,8 @@ class CpuJitDense(Cpu):
             return super().cross_entropy_grad(g, x, lse, classes, weight, smoothing)
         tasks, chunk = _tasks(x)
         out = memory.empty(x.shape, dtype)
-        rows = [_contiguous(a, dtype) for a in (g, x, lse)]
-        rows += [_contiguous(classes, _I8), _optional(weight, dtype)]
+        rows = [contiguous(a, dtype) for a in (g, x, lse)]
+        rows += [contiguous(classes, _I8), _optional(weight, dtype)]
         args = (chunk, *rows, smoothing, out)
         launch(_kernel("cross_entropy_grad", dtype), args, tasks, 4 * x.size)
         return out
@@ -109,7 +109,7 @@ class CpuJitDense(Cpu):
         tasks, chunk = _tasks(x)
         out = memory.empty(x.shape, dtype)
         mean, scale = np.empty(len(x), dtype), np.empty(len(x), dtype)
-        rows = _contiguous(x, dtype), _optional(weight, dtype), _optional(bias, dtype)
+        rows = contiguous(x, dtype), _optional(weight, dtype), _optional(bias, dtype)
         args = (chunk, *rows, eps, out, mean, scale)
         launch(_kernel("layer_norm", dtype), args, tasks, 2 * x.size)
         return out, mean, scale
@@ -122,8 +122,8 @@ class CpuJitDense(Cpu):
             return super().layer_norm_grad(g, x, weight, mean, scale)
         tasks, chunk = _tasks(x)
         out = memory.empty(x.shape, dtype)
-        rows = _contiguous(g, dtype), _contiguous(x, dtype), _optional(weight, dtype)
-        args = (chunk, *rows, _contiguous(mean, dtype), _contiguous(scale, dtype), out)
+        rows = contiguous(g, dtype), contiguous(x, dtype), _optional(weight, dtype)
+        args = (chunk, *rows, contiguous(mean, dtype), contiguous(scale, dtype), out)
         launch(_kernel("layer_norm_grad", dtype), args, tasks, 3 * x.size)
         return out
 
@@ -133,7 +133,7 @@ class CpuJitDense(Cpu):
             return super().layer_norm_weight_grad(g, x, mean, scale)
         tasks, chunk = _tasks(x)
         parts = np.empty((tasks, x.shape[1]), dtype)
-        rows = [_contiguous(a, dtype) for a in (g, x, mean, scale)]
+        rows = [contiguous(a, dtype) for a in (g, x, mean, scale)]
         launch(_kernel("layer_norm_weight_grad", dtype), (chunk, *rows, parts), tasks, 2 * x.size)
         return parts.sum(axis=0)
 
@@ -152,13 +152,7 @@ def _tasks(x: Array) -> tuple[int, int]:
 
 
 def _optional(array: Array | None, dtype: np.dtype) -> Array:
-    return np.empty(0, dtype) if array is None else _contiguous(array, dtype)
-
-
-def _contiguous(array: Array, dtype: np.dtype) -> Array:
-    if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:
-        return array
-    return np.array(array, dtype=dtype, order="C")
+    return np.empty(0, dtype) if array is None else contiguous(array, dtype)
 
 
 def _kernel(name: str, *dtypes: np.dtype) -> Any:

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Kernel", "get_num_threads", "launch", "set_num_threads"]
+__all__ = ["Kernel", "contiguous", "get_num_threads", "launch", "set_num_threads"]
 
 # Elements touched below which one thread is at least as fast as waking another (about 50 µs).
 _PARALLEL = 1 << 17
@@ -272,3 +272,10 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def contiguous(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The array as kernels read it: itself, or a copy in that dtype, in one piece and aligned."""
+    if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.array(array, dtype=dtype, order="C")

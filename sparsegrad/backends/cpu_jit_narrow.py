@@ -14,7 +14,7 @@ import numpy as np
 
 from sparsegrad.backends import cpu_jit
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu_jit_launch import launch
+from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 
 __all__ = ["CpuJitNarrow"]
 
@@ -159,7 +159,7 @@ def _word(*arrays: Array) -> np.dtype | None:
 
 
 def _words(array: Array, word: np.dtype, shape: tuple[int, ...]) -> Array:
-    return cpu_jit._contiguous(array, array.dtype).view(word).reshape(shape)
+    return contiguous(array, array.dtype).view(word).reshape(shape)
 
 
 def _one(dtype: np.dtype, word: np.dtype) -> Array:

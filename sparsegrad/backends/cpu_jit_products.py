@@ -11,7 +11,7 @@ import numpy as np
 from sparsegrad.backends import joins
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
-from sparsegrad.backends.cpu_jit_launch import Kernel, get_num_threads, launch
+from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous, get_num_threads, launch
 from sparsegrad.dtypes import accumulator, kind
 
 __all__ = ["CpuJitProducts", "wide_of"]
@@ -38,7 +38,7 @@ class CpuJitProducts(Cpu):
         pairs = joins.count(np, left, right)
         if index not in _INDEX or not (pairs and self._pays(pairs, _MIN_PAIRS)):
             return super().spgemm_pattern(left, right)
-        arrays = [_contiguous(x, index) for lines in sides for x in lines]
+        arrays = [contiguous(x, index) for lines in sides for x in lines]
         runs = np.diff(sides[1][0].astype(np.int64))[sides[0][1]]
         done = np.concatenate(([0], np.cumsum(runs)))[sides[0][0]] + np.arange(m + 1)
         cuts = _cuts(done)
@@ -87,9 +87,9 @@ class CpuJitProducts(Cpu):
         index = np.dtype(np.result_type(*(lines[0].dtype for lines in sides)))
         if index not in _INDEX:
             return None
-        arrays = [_contiguous(x, index) for lines in sides for x in lines[:2]]
+        arrays = [contiguous(x, index) for lines in sides for x in lines[:2]]
         values = [
-            _contiguous(v if lines[2] is None else v[lines[2]], wide)
+            contiguous(v if lines[2] is None else v[lines[2]], wide)
             for v, lines in zip((a, b), sides, strict=False)
         ]
         # Rows in chunks of equal work: the runs that are walked, and the row's own entries.
@@ -132,10 +132,10 @@ class CpuJitProducts(Cpu):
         cuts = _cuts(indptr.astype(np.int64) + np.arange(m + 1))
         args = (
             cuts,
-            _contiguous(indptr, index),
-            _contiguous(cols, index),
-            _contiguous(v, wide).reshape(nnz, heads),
-            _contiguous(x, wide).reshape(len(x), heads, k),
+            contiguous(indptr, index),
+            contiguous(cols, index),
+            contiguous(v, wide).reshape(nnz, heads),
+            contiguous(x, wide).reshape(len(x), heads, k),
             least,
             out,
             entry,
@@ -153,10 +153,6 @@ def _cuts(done: Array) -> Array:
     targets = np.arange(1, chunks) * (int(done[-1]) // chunks)
     inner = np.searchsorted(done, targets).astype(np.int64)
     return np.concatenate(([0], inner, [done.size - 1])).astype(np.int64)
-
-
-def _contiguous(array: Array, dtype: np.dtype) -> Array:
-    return np.require(array, dtype=dtype, requirements=("C", "A"))
 
 
 @cache

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
-from sparsegrad.backends.cpu_jit_launch import launch
+from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.steps import AdagradFactors, AdamFactors, RowGradient, SgdFactors
 
 __all__ = ["CpuJitSteps"]
@@ -87,7 +87,7 @@ class CpuJitSteps(Cpu):
         """Whether a kernel with `slots` state arrays has made the step."""
         if not (self._pays(p.size, _MIN_STEP) and _in_place(p, *state)) or g.shape != p.shape:
             return False
-        flat = [a.reshape(-1) for a in (p, _contiguous(g, p.dtype), *state)]
+        flat = [a.reshape(-1) for a in (p, contiguous(g, p.dtype), *state)]
         flat += [np.empty(0, p.dtype)] * (slots - len(state))
         chunk = max(_CHUNK, -(-p.size // _MAX_TASKS))
         args = (chunk, *factors, *flat)
@@ -117,9 +117,9 @@ class CpuJitSteps(Cpu):
         ):
             return False
         none = np.empty(0, rows.dtype)
-        index = [none if a is None else _contiguous(a, rows.dtype) for a in (rows, perm, indptr)]
+        index = [none if a is None else contiguous(a, rows.dtype) for a in (rows, perm, indptr)]
         wide = [a.reshape(len(p), width) for a in (p, *state)]
-        entries = _contiguous(values, p.dtype).reshape(len(values), width)
+        entries = contiguous(values, p.dtype).reshape(len(values), width)
         cuts = _cuts(len(rows), index[2], width)
         args = (cuts, *index, entries, *factors, *wide, *rest)
         kernel = _kernel(name, p.dtype, rows.dtype)
@@ -140,12 +140,6 @@ def _in_place(p: Array, *state: Array) -> bool:
     return p.dtype in _FLOATS and all(
         a.flags.carray and a.dtype == p.dtype and a.shape == p.shape for a in (p, *state)
     )
-
-
-def _contiguous(array: Array, dtype: np.dtype) -> Array:
-    if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:
-        return array
-    return np.array(array, dtype=dtype, order="C")
 
 
 def _kernel(name: str, *dtypes: np.dtype) -> Any:

@@ -99,7 +99,8 @@ MUTANTS = [
     ("philox", "words.w[2 * i + 1] << 32 | words.w[2 * i]",
      "words.w[2 * i] << 32 | words.w[2 * i + 1]", check_integers),
     ("philox", "if (first + COUNT <= n) {", "if (true) {", check_numbers),
-    ("philox", "fabs(q) <= 0.425", "fabs(q) <= 0.4", partial(check_numbers, method="normal", dtype="float64")),
+    ("philox", "fabs(q) <= 0.425", "fabs(q) <= 0.4",
+     partial(check_numbers, method="normal", dtype="float64")),
     ("philox", "words.w[part + i] >= least", "words.w[i] >= least",
      partial(check_dropout, dtype="float64")),
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """The command line: what it prints, writes and refuses."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -276,6 +277,60 @@ def test_info():
     assert f"sparsegrad {sg.__version__}" in result.stdout
     assert re.search(r"^cpu: \w+$", result.stdout, re.M)
     assert re.search(r"^cuda: .+$", result.stdout, re.M)
+
+
+def test_check_gpu_without_one(monkeypatch):
+    monkeypatch.setattr(sg.backends, "cuda_problem", lambda: "no device is visible")
+    sg.backends._cuda.cache_clear()
+    result = run("check-gpu")
+    assert result.exit_code == 2
+    assert result.stderr == "error: device cuda: no device is visible; use 'cpu' or 'auto'\n"
+    result = run("check-gpu", "--device", "cpu")
+    assert result.exit_code == 2 and "--device must be cuda" in result.stderr
+
+
+@pytest.mark.device
+def test_check_gpu(device, monkeypatch):
+    """In one dtype, and of the kernels to compile only a few: the simulator's compiler is slow."""
+    check = sys.modules["sparsegrad.cli.check_gpu"]
+    from sparsegrad.backends import cuda_kernels as kernels
+
+    few = kernels.all_kernels()[:2]
+    monkeypatch.setattr(kernels, "all_kernels", lambda: few)
+    monkeypatch.setattr(check, "TOLERANCE", {"float32": 2e-5})
+    with launched() as names:
+        result = run("check-gpu", "--device", device)
+    assert result.exit_code == 0, result.output
+    assert "2 of 2 kernels compiled" in result.stdout
+    assert all(case.name in result.stdout for case in check.CASES)
+    assert result.stdout.endswith("no failures\n")
+    if names:  # known on the simulator: together the cases run every kernel
+        for family in kernels.INSTANCES.values():
+            for name, instances in family.items():
+                forms = {re.sub(r"\W+", "_", "_".join((name, *args))) for args in instances}
+                assert forms & names, name
+
+    broken = check.Case("broken", lambda t: sg.ones(2) * (1 + (t.device != "cpu")))
+    raising = check.Case("raising", lambda t: t.leaf(2) @ t.leaf(3))
+    monkeypatch.setattr(check, "CASES", (broken, raising))
+    result = run("check-gpu", "--device", device, "--no-compile")
+    assert result.exit_code == 1
+    assert "broken, float32: differs by 1.0e+00, more than 2e-05" in result.stdout
+    assert "raising, float32: ShapeError: " in result.stdout
+    assert "2 failures" in result.stdout
+
+
+@contextlib.contextmanager
+def launched():
+    """Names of the kernels that run inside; none on a GPU, which does not say."""
+    names = set()
+    simulator = sys.modules.get("cudasim")
+    if not simulator or not simulator.installed():
+        yield names
+        return
+    with simulator.record_launches() as launches:
+        yield names
+    names |= {re.sub(r"_[0-9a-f]{8}$", "", launch.kernel) for launch in launches}
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])

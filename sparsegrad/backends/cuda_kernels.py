@@ -8,8 +8,10 @@ garbage, without an error.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -24,6 +26,8 @@ from sparsegrad.errors import DtypeError, ShapeError
 __all__ = [
     "Kernel",
     "accumulator_of",
+    "all_kernels",
+    "compiled",
     "ctype_of",
     "directory",
     "instances",
@@ -176,6 +180,35 @@ class Kernel:
 def kernel(family: str, name: str, *args: str) -> Kernel:
     """The kernel `name` of `kernels/<family>.cu` for these template arguments."""
     return Kernel(family, name, args)
+
+
+def all_kernels() -> list[Kernel]:
+    """Every instance there is."""
+    return [
+        kernel(family, name, *args)
+        for family, templates in INSTANCES.items()
+        for name, instances in templates.items()
+        for args in instances
+    ]
+
+
+def compiled(every: list[Kernel]) -> Iterator[tuple[str, str | None]]:
+    """Compile kernels for the current device, on all cores: the name of each, and what went wrong.
+    CuPy keeps the result on disk, so a later process need not wait."""
+    import cupy
+
+    device = cupy.cuda.Device()
+
+    def build(kernel: Kernel) -> tuple[str, str | None]:
+        try:
+            with device:
+                kernel.function()
+        except (RuntimeError, OSError, cupy.cuda.compiler.CompileException) as error:
+            return kernel.expression, f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return kernel.expression, None
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from pool.map(build, every)
 
 
 def launch(kernel: Kernel, threads: int, **arguments: Any) -> None:

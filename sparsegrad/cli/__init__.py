@@ -7,6 +7,8 @@ training.py   runs one seed after the other: progress, logs, checkpoints
 report.py     what a run is said to have given: lines, JSON, a picture
 info.py       `sparsegrad info`
 warmup.py     `sparsegrad warmup`
+check_gpu.py  `sparsegrad check-gpu`
+gpu_cases.py  the ops that it compares
 """
 
 from __future__ import annotations

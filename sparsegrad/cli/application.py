@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from sparsegrad.cli.check_gpu import check_gpu
 from sparsegrad.cli.command import command
 from sparsegrad.cli.info import info
 from sparsegrad.cli.recipes import RECIPES
@@ -11,11 +12,11 @@ from sparsegrad.cli.warmup import warmup
 
 __all__ = ["app"]
 
-COMMANDS = {"info": info, "warmup": warmup}
+COMMANDS = {"check-gpu": check_gpu, "info": info, "warmup": warmup}
 
 app = typer.Typer(
     name="sparsegrad",
-    help="A sparse autograd engine: train a model, or say what is installed.",
+    help="A sparse autograd engine: train a model, say what is installed, check a GPU.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -1,0 +1,195 @@
+"""What `sparsegrad check-gpu` runs: together these launch every kernel of ours at least once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import sparsegrad as sg
+
+__all__ = ["CASES", "Case", "Inputs"]
+
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
+_WIDE = ("float32", "float64")
+
+
+class Inputs:
+    """The same numbers on any device; `leaves` are those whose gradients are compared."""
+
+    def __init__(self, device: str, dtype: str) -> None:
+        self.device, self.dtype = device, dtype
+        self.leaves: list[sg.Tensor] = []
+        self._rng = np.random.default_rng(0)
+
+    def leaf(self, *shape: int) -> sg.Tensor:
+        """Numbers that need a gradient."""
+        x = sg.tensor(self._rng.uniform(-1, 1, shape).astype("f"), dtype=self.dtype)
+        self.leaves.append(x.to(self.device).detach().requires_grad_())
+        return self.leaves[-1]
+
+    def ids(self, n: int, count: int) -> np.ndarray:
+        """Indices below n, with repetitions."""
+        return self._rng.integers(0, n, count)
+
+    def ones(self, m: int = 30, n: int = 400, fmt: str = "csr") -> sg.SparseTensor:
+        """A matrix with an empty row, and one so long that it is split."""
+        mask = self._rng.random((m, n)) < 0.02
+        mask[2], mask[3] = False, True
+        return (
+            sg.coo(list(np.nonzero(mask)), None, (m, n), dtype=self.dtype).to(fmt).to(self.device)
+        )
+
+    def matrix(
+        self, m: int = 30, n: int = 400, fmt: str = "csr", heads: int = 0
+    ) -> sg.SparseTensor:
+        """The same with a leaf as values."""
+        A = self.ones(m, n, fmt)
+        return A.with_values(self.leaf(A.nnz, heads) if heads else self.leaf(A.nnz))
+
+    def listed(self, shape: tuple[int, ...], *tail: int) -> sg.SparseTensor:
+        """600 entries in any order, most positions more than once."""
+        where = [self.ids(min(n, 9), 600) for n in shape]
+        values = self.leaf(600, *tail)
+        return sg.coo(where, values, (*shape, *tail), device=self.device)
+
+
+class Case(NamedTuple):
+    """run: inputs -> a tensor, dense or sparse."""
+
+    name: str
+    run: Callable[[Inputs], Any]
+    dtypes: tuple[str, ...] = _FLOATS
+
+
+def _deterministic(t: Inputs) -> Any:
+    with sg.config(deterministic=True):
+        return t.matrix() @ t.leaf(400, 20)
+
+
+def _unweighted(t: Inputs) -> Any:
+    return t.ones() @ t.leaf(400, 20)
+
+
+def _curved(t: Inputs) -> Any:
+    """A gradient whose own gradients are compared."""
+    x = t.leaf(400, 20)
+    out = sg.spmm(t.matrix(), x, "max")
+    return sg.grad((out**2).sum(), [x], create_graph=True)[0]
+
+
+def _several(t: Inputs, op: Callable[..., Any]) -> Any:
+    A = t.matrix()
+    return op(A, t.matrix(400, 25))
+
+
+def _masked(t: Inputs) -> Any:
+    return sg.spgemm_masked(t.matrix(), t.matrix(400, 25), t.ones(30, 25).pattern)
+
+
+def _sampled(t: Inputs) -> Any:
+    return sg.sddmm(t.leaf(30, 20), t.leaf(400, 20), t.ones().pattern)
+
+
+def _segments(op: Callable[..., Any]) -> Callable[[Inputs], Any]:
+    return lambda t: op(t.leaf(1400, 3), np.array([0, 2, 2, 1390, 1400]))
+
+
+def _scattered(t: Inputs) -> Any:
+    index = np.repeat(t.ids(30, 300)[:, None], 6, 1)
+    return sg.scatter_add(t.leaf(30, 6), 0, sg.tensor(index, device=t.device), t.leaf(300, 6))
+
+
+def _dense(t: Inputs) -> Any:
+    x = sg.tanh(t.leaf(30, 20) @ t.leaf(20, 20)) * t.leaf(20)
+    return sg.log_softmax(x, 1).mean(0) + sg.exp(x).sum(0)
+
+
+def _loss(t: Inputs) -> Any:
+    return sg.cross_entropy(t.leaf(50, 7), sg.tensor(t.ids(7, 50), device=t.device))
+
+
+def _random(t: Inputs) -> Any:
+    sg.manual_seed(7)
+    placed: dict[str, Any] = {"dtype": t.dtype, "device": t.device}
+    drawn = [sg.rand(500, **placed), sg.randn(500, **placed)]
+    return sg.cat([*drawn, sg.randint(0, 100, (500,), device=t.device).to(t.dtype)])
+
+
+def _dropout(t: Inputs) -> Any:
+    sg.manual_seed(7)
+    return sg.dropout(t.leaf(501), 0.4)
+
+
+def _step(cls: Any, **options: Any) -> Callable[[Inputs], Any]:
+    """Three steps of an optimizer with row-sparse gradients, and one with a dense one."""
+
+    def run(t: Inputs) -> Any:
+        table = t.leaf(40, 8)
+        t.leaves.clear()
+        optimizer = cls([table], lr=0.1, **options)
+        for step in range(4):
+            optimizer.zero_grad()
+            found = sg.embedding(table, t.ids(12, 300)) if step < 3 else table
+            (found**2).sum().backward()
+            optimizer.step()
+        return table.detach()
+
+    return run
+
+
+def _trained(t: Inputs) -> Any:
+    """The weights after five steps of a two-layer graph network."""
+    A = t.matrix(60, 60)
+    A = sg.softmax(A.detach(), 1)
+    x, first, second = t.leaf(60, 8).detach(), t.leaf(8, 16), t.leaf(16, 4)
+    t.leaves.clear()
+    target = sg.tensor(t.ids(4, 60), device=t.device)
+    optimizer = sg.optim.Adam([first, second], lr=0.05)
+    for _ in range(5):
+        optimizer.zero_grad()
+        sg.cross_entropy(A @ (sg.relu(A @ (x @ first)) @ second), target).backward()
+        optimizer.step()
+    return sg.cat([first.detach().reshape(-1), second.detach().reshape(-1)])
+
+
+CASES = (
+    Case("sparse @ dense", lambda t: t.matrix() @ t.leaf(400, 20)),
+    Case("sparse @ dense, deterministic", _deterministic),
+    Case("sparse @ vector", lambda t: t.matrix() @ t.leaf(400)),
+    Case("sparse.T @ dense", lambda t: t.matrix().T @ t.leaf(30, 20)),
+    Case("sparse @ dense, unweighted", _unweighted),
+    Case("sparse @ dense, heads", lambda t: sg.spmm(t.matrix(heads=3), t.leaf(400, 3, 5))),
+    Case("spmm, mean", lambda t: sg.spmm(t.matrix(), t.leaf(400, 20), "mean")),
+    Case("spmm, max", lambda t: sg.spmm(t.matrix(), t.leaf(400, 20), "max")),
+    Case("spmm, min", lambda t: sg.spmm(t.matrix(), t.leaf(400, 20), "min")),
+    Case("spmm, max, second derivatives", _curved, _WIDE),
+    Case("sddmm", _sampled),
+    Case("sparse @ sparse", lambda t: _several(t, sg.spgemm)),
+    Case("spgemm_masked", _masked),
+    Case("coalesce", lambda t: t.listed((30, 20)).coalesce()),
+    Case("coalesce, rows as values", lambda t: t.listed((30, 20), 8).coalesce()),
+    Case("coalesce, 64-bit indices", lambda t: t.listed((2**33, 20)).coalesce().values),
+    Case("sparse + sparse", lambda t: t.matrix() + t.matrix(fmt="coo")),
+    Case("sparse * sparse", lambda t: t.matrix() * t.matrix()),
+    Case("softmax of rows", lambda t: sg.softmax(t.matrix(), 1)),
+    Case("log_softmax of rows", lambda t: sg.log_softmax(t.matrix(), 1)),
+    Case("sum of rows", lambda t: t.matrix().sum(1)),
+    Case("max of rows", lambda t: t.matrix().amax(1)),
+    Case("csr to csc", lambda t: t.matrix().to("csc")),
+    Case("rows of sparse", lambda t: t.matrix()[3:20]),
+    Case("segment_sum", _segments(sg.segment_sum)),
+    Case("segment_softmax", _segments(sg.segment_softmax)),
+    Case("embedding", lambda t: sg.embedding(t.leaf(40, 8), t.ids(40, 300))),
+    Case("scatter_add", _scattered),
+    Case("dense ops", _dense),
+    Case("cross_entropy", _loss),
+    Case("random numbers", _random, _WIDE),
+    Case("dropout", _dropout),
+    Case("SGD", _step(sg.optim.SGD, momentum=0.9)),
+    Case("Adagrad", _step(sg.optim.Adagrad)),
+    Case("RowwiseAdagrad", _step(sg.optim.RowwiseAdagrad)),
+    Case("Adam", _step(sg.optim.Adam)),
+    Case("training of a graph network", _trained, _WIDE),
+)

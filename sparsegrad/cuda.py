@@ -20,12 +20,16 @@ __all__ = [
     "describe",
     "device_count",
     "empty_cache",
+    "get_device_capability",
+    "get_device_name",
     "get_rng_state",
     "is_available",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "mem_get_info",
     "memory_allocated",
+    "memory_reserved",
     "problem",
     "set_device",
     "set_rng_state",
@@ -55,7 +59,17 @@ def current_device() -> int:
 
 def set_device(device: int | str | Device) -> None:
     """Make this device the one that "cuda" means. DeviceError for one there is not."""
-    _opened().use(f"cuda:{device}" if isinstance(device, int) else device)
+    _opened().use(_named(device))
+
+
+def get_device_name(device: int | str | Device = "cuda") -> str:
+    """What a device is called. DeviceError for one there is not."""
+    return _properties(device)[0]
+
+
+def get_device_capability(device: int | str | Device = "cuda") -> tuple[int, int]:
+    """The compute capability of a device: (9, 0) for sm_90. DeviceError for one there is not."""
+    return _properties(device)[1]
 
 
 def describe() -> dict[str, str]:
@@ -74,6 +88,17 @@ def synchronize() -> None:
 def memory_allocated() -> int:
     """Bytes of the current device that arrays occupy."""
     return _opened().memory_in_use()
+
+
+def memory_reserved() -> int:
+    """Bytes that CuPy's pool has taken from the current device: those of arrays, and free blocks
+    that it keeps for the next ones."""
+    return _opened().memory_held()
+
+
+def mem_get_info() -> tuple[int, int]:
+    """Bytes of the current device that are free, whoever uses the others, and all of them."""
+    return _opened().memory_info()
 
 
 def max_memory_allocated() -> int:
@@ -117,3 +142,12 @@ def _opened() -> Any:
     """The backend's module; DeviceError with the reason where CUDA cannot be used."""
     backends.named("cuda")
     return _backend()
+
+
+def _named(device: int | str | Device) -> str | Device:
+    return f"cuda:{device}" if isinstance(device, int) else device
+
+
+def _properties(device: int | str | Device) -> tuple[str, tuple[int, int]]:
+    opened = _opened()
+    return opened.properties(opened.index(_named(device)))

@@ -18,7 +18,7 @@ from contextvars import Token
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparsegrad import memory
+from sparsegrad import backends, memory
 from sparsegrad.engine import primitive as engine
 from sparsegrad.engine.mode import DensifyEvent, watcher
 from sparsegrad.engine.primitive import Primitive, swap
@@ -66,7 +66,8 @@ class profile:
     Blocks may be nested: the outer one has what the inner one saw. A block covers backward
     passes, hooks and whatever else runs inside it; other threads only if they run in a copy of its
     context. While it is open an op costs about a microsecond more, nothing otherwise; what was
-    recorded is counted when it is looked at, or when there are `max_events`.
+    recorded is counted when it is looked at, or when there are `max_events`. Where a GPU was used
+    before, ops and index work are ranges of NVTX too, which Nsight Systems shows beside kernels.
 
     max_events: single calls that are kept for `export_chrome_trace`; later ones are only counted.
 
@@ -370,25 +371,41 @@ def _drawn(names: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
 _call = Primitive.__call__
 _cached = Core.cached
 _users = 0
+_ranges: Any = None  # begin and end of a range of NVTX, while a profile is open and a GPU in use
 _users_lock = threading.Lock()
 
 
 def _install() -> None:
-    global _users
+    global _users, _ranges
     with _users_lock:
         _users += 1
         if _users == 1:
-            swap("__call__", _profiled_call)
+            _ranges = backends.ranges()
+            swap("__call__", _profiled_call if _ranges is None else _in_range(*_ranges))
             Core.cached = _profiled_cached  # type: ignore[method-assign]
 
 
 def _uninstall() -> None:
-    global _users
+    global _users, _ranges
     with _users_lock:
         _users -= 1
         if not _users:
+            _ranges = None
             swap("__call__")
             Core.cached = _cached  # type: ignore[method-assign]
+
+
+def _in_range(begin: Callable[[str], None], end: Callable[[], None]) -> Callable[..., Any]:
+    """`_profiled_call` in a range with the name of the op."""
+
+    def call(self: Primitive, *args: Any, **static: Any) -> Any:
+        begin(self.name.removesuffix("_p"))
+        try:
+            return _profiled_call(self, *args, **static)
+        finally:
+            end()
+
+    return call
 
 
 def _profiled_call(self: Primitive, *args: Any, **static: Any) -> Any:
@@ -448,8 +465,13 @@ def _profiled_cached(self: Core, key: Any, build: Callable[[], Any]) -> Any:
 
 
 def _timed(held: profile, kind: str, name: str, fn: Callable[[], Any], nnz: int) -> Any:
+    ranges = _ranges
     start = _clock()
+    if ranges is not None:
+        ranges[0](name)
     try:
         return fn()
     finally:
+        if ranges is not None:
+            ranges[1]()
         held._pending.append(((kind, name), start, _clock(), nnz, 0, None, _thread()))

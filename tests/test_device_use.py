@@ -221,11 +221,41 @@ def test_namespace(device: str) -> None:
         sg.cuda.set_device(99)
     x = sg.ones(1000, device=device)
     assert sg.cuda.max_memory_allocated() >= sg.cuda.memory_allocated() >= 0
+    assert sg.cuda.memory_reserved() >= sg.cuda.memory_allocated()
+    free, total = sg.cuda.mem_get_info()
+    assert 0 < free <= total
+    assert sg.cuda.get_device_name(device) in sg.cuda.describe()["devices"]
+    assert sg.cuda.get_device_capability() >= (7, 0)
+    with pytest.raises(sg.DeviceError, match="cuda:99"):
+        sg.cuda.get_device_name(99)
     sg.cuda.synchronize()
     sg.cuda.empty_cache()
     assert x.sum().item() == 1000
     assert sg.ones(1, device="auto").device.type == "cuda"
     assert set(sg.cuda.describe()) == {"devices", "driver", "runtime", "cupy", "kernels"}
+
+
+def test_ops_are_ranges_while_a_profile_is_open(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sg.backends.for_device(device)
+    events: list[str] = []
+    monkeypatch.setattr(sg.backends, "ranges", lambda: (events.append, lambda: events.append("/")))
+    A, x = matrix(device=device).requires_grad_(), sg.ones(3, 2, device=device)
+    A @ x
+    assert events == []
+    with sg.profile():
+        (A @ x).sum().backward()
+        with pytest.raises(sg.ShapeError):
+            A @ sg.ones(9, 2, device=device)
+    assert events.count("/") == sum(e != "/" for e in events)
+    assert {"spmm", "sum", "sddmm"} <= set(events)
+    events.clear()
+    A @ x
+    assert events == []
+    monkeypatch.undo()
+    with sg.profile():  # CuPy's own
+        A @ x
 
 
 # ---- modules, optimizers, training -------------------------------------------------------------

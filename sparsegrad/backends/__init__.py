@@ -22,6 +22,7 @@ __all__ = [
     "for_device",
     "is_array",
     "named",
+    "ranges",
 ]
 
 
@@ -105,3 +106,8 @@ def for_device(device: str | Device = "auto") -> Backend:
     if Device.parse(device).type == "cuda":
         return _cuda().opened(device)
     return _cpu(settings.get().backend)
+
+
+def ranges() -> Any:
+    """Functions that begin and end a named range in profilers of a GPU; None where none is used."""
+    return _cuda().ranges() if _cuda.cache_info().currsize else None

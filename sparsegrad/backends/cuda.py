@@ -389,6 +389,23 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
+def properties(number: int) -> tuple[str, tuple[int, int]]:
+    """Name and compute capability of a device."""
+    found = runtime.getDeviceProperties(number)
+    return found["name"].decode(), (found["major"], found["minor"])
+
+
+def ranges() -> tuple[Callable[[str], None], Callable[[], None]]:
+    """Begin and end a range of NVTX, in which profilers of NVIDIA show what was launched."""
+    return cupy.cuda.nvtx.RangePush, cupy.cuda.nvtx.RangePop
+
+
+def memory_info() -> tuple[int, int]:
+    """Bytes of the current device that are free, and all of them."""
+    free, total = runtime.memGetInfo()
+    return int(free), int(total)
+
+
 def memory_in_use() -> int:
     """Bytes of the current device that arrays occupy."""
     return int(cupy.get_default_memory_pool().used_bytes())

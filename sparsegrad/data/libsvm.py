@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +81,6 @@ def read_libsvm(
 
 def _finite(word: str) -> float:
     number = float(word)
-    if number - number != 0:
+    if not math.isfinite(number):
         raise ValueError(f"{word!r} is not a finite number")
     return number

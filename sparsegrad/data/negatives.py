@@ -12,9 +12,8 @@ from sparsegrad.tensor import Tensor
 
 __all__ = ["NegativeSampler"]
 
-_ROUNDS = (
-    20  # of drawing anew what was chosen, before the rest is drawn from a list of what is left
-)
+# How often what was chosen is drawn anew, before the rest is drawn from a list of what is left.
+_ROUNDS = 20
 
 
 class NegativeSampler:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -69,7 +70,7 @@ def read_ratings(
                 value = 1.0 if implied else float(parts[place])  # type: ignore[index]
                 if not (user and item):
                     raise ValueError("a name is empty")
-                if value - value != 0:
+                if not math.isfinite(value):
                     raise ValueError(f"{value} is not a finite number")
             except IndexError:
                 raise FileError(

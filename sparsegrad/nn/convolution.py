@@ -9,7 +9,7 @@ from sparsegrad import create, ops
 from sparsegrad.nn import init
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
-from sparsegrad.ops.window import each
+from sparsegrad.ops.window import each, margins
 
 __all__ = [
     "AdaptiveAvgPool1d",
@@ -87,16 +87,10 @@ class _Conv(Module):
 
     def _bordered(self, x: Any) -> Any:
         name, dims = type(self).__name__, self._dims
-        if self.padding == "same":
-            spread = each(name, "dilation", self.dilation, dims, 1)
-            total = [d * (k - 1) for d, k in zip(spread, self.kernel_size, strict=True)]
-            margins = [m for t in reversed(total) for m in (t // 2, t - t // 2)]
-        elif self.padding == "valid":
-            return x
-        else:
-            sizes = each(name, "padding", self.padding, dims, 0)
-            margins = [p for p in reversed(sizes) for _ in "ab"]
-        return ops.pad(x, margins, mode=self.padding_mode)
+        stride = each(name, "stride", self.stride, dims, 1)
+        dilation = each(name, "dilation", self.dilation, dims, 1)
+        sizes = margins(name, self.padding, self.kernel_size, stride, dilation)
+        return ops.pad(x, sizes, mode=self.padding_mode)
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"

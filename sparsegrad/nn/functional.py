@@ -46,7 +46,7 @@ from sparsegrad.ops import (
 )
 from sparsegrad.ops.fused import class_losses
 from sparsegrad.ops.index import put_rows_p, take_p
-from sparsegrad.ops.reduce import rows_of_classes
+from sparsegrad.ops.reduce import reduced, rows_of_classes
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor, as_tensor
 
@@ -167,7 +167,7 @@ def cross_entropy(
             "cross_entropy", logits, target, weight, ignore_index, label_smoothing
         )
         if reduction != "mean":
-            return _reduced("cross_entropy", loss, reduction)
+            return reduced("cross_entropy", loss, reduction)
         total = ops.sum(Tensor(counts))  # nothing counts: nan, as the mean of nothing is
         return ops.sum(loss) / ops.where(total == 0, float("nan"), total)
     log_probs = ops.log_softmax(logits, 1)
@@ -179,7 +179,7 @@ def cross_entropy(
     if label_smoothing:
         uniform = -ops.sum(weighted, 1) / logits.shape[1]
         loss = (1 - label_smoothing) * loss + label_smoothing * uniform
-    return _reduced("cross_entropy", loss, reduction)
+    return reduced("cross_entropy", loss, reduction)
 
 
 def _sparse_targets(log_probs: Tensor, target: SparseTensor) -> Tensor:
@@ -205,7 +205,7 @@ def mse_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
     """
     x, target = _elements("mse_loss", x, target)
     difference = x - target
-    return _reduced("mse_loss", difference * difference, reduction)
+    return reduced("mse_loss", difference * difference, reduction)
 
 
 def binary_cross_entropy_with_logits(
@@ -228,7 +228,7 @@ def binary_cross_entropy_with_logits(
     target = ops.cast(target, x.dtype)
     positive = 1 if pos_weight is None else 1 + (as_tensor(pos_weight) - 1) * target
     loss = (1 - target) * x + positive * -ops.logsigmoid(x)
-    return _reduced(name, loss if weight is None else loss * weight, reduction)
+    return reduced(name, loss if weight is None else loss * weight, reduction)
 
 
 def l1_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
@@ -239,7 +239,7 @@ def l1_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
     tensor(1.5)
     """
     x, target = _elements("l1_loss", x, target)
-    return _reduced("l1_loss", ops.abs(x - target), reduction)
+    return reduced("l1_loss", ops.abs(x - target), reduction)
 
 
 def huber_loss(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
@@ -253,7 +253,7 @@ def huber_loss(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0)
     if not delta > 0:
         raise ValueError(f"huber_loss: delta must be > 0, got {delta}")
     x, target = _elements("huber_loss", x, target)
-    return _reduced("huber_loss", _huber(x - target, delta), reduction)
+    return reduced("huber_loss", _huber(x - target, delta), reduction)
 
 
 def smooth_l1_loss(x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
@@ -268,7 +268,7 @@ def smooth_l1_loss(x: Any, target: Any, reduction: str = "mean", beta: float = 1
     x, target = _elements("smooth_l1_loss", x, target)
     difference = x - target
     loss = _huber(difference, beta) / beta if beta else ops.abs(difference)
-    return _reduced("smooth_l1_loss", loss, reduction)
+    return reduced("smooth_l1_loss", loss, reduction)
 
 
 def _huber(difference: Tensor, delta: float) -> Tensor:
@@ -291,7 +291,7 @@ def binary_cross_entropy(x: Any, target: Any, weight: Any = None, reduction: str
     x, target = _elements("binary_cross_entropy", x, target)
     loss = -(target * _log(x) + (1 - target) * _log(1 - x))
     loss = loss if weight is None else loss * weight
-    return _reduced("binary_cross_entropy", loss, reduction)
+    return reduced("binary_cross_entropy", loss, reduction)
 
 
 def _log(x: Tensor) -> Tensor:
@@ -320,7 +320,7 @@ def kl_div(x: Any, target: Any, reduction: str = "mean", log_target: bool = Fals
         loss = target * (ops.log(ops.where(positive, target, 1.0)) - x)
     if reduction == "batchmean":
         return ops.sum(loss) / rows
-    return _reduced("kl_div", loss, reduction)
+    return reduced("kl_div", loss, reduction)
 
 
 def bpr_loss(positive: Any, negative: Any, reduction: str = "mean") -> Any:
@@ -335,7 +335,7 @@ def bpr_loss(positive: Any, negative: Any, reduction: str = "mean") -> Any:
     tensor(0.6931472)
     """
     positive, negative = full_precision(as_tensor(positive), as_tensor(negative))
-    return _reduced("bpr_loss", -ops.logsigmoid(positive - negative), reduction)
+    return reduced("bpr_loss", -ops.logsigmoid(positive - negative), reduction)
 
 
 def sampled_softmax_loss(
@@ -388,7 +388,7 @@ def sampled_softmax_loss(
         others = others - ops.cast(ops.log(s * q), others.dtype)
     others = ops.where(ops.unsqueeze(target, 1) == samples, float("-inf"), others)
     total = ops.logsumexp(ops.cat([ops.unsqueeze(true, 1), others], 1), 1)
-    return _reduced("sampled_softmax_loss", total - true, reduction)
+    return reduced("sampled_softmax_loss", total - true, reduction)
 
 
 def _elements(op: str, x: Any, target: Any) -> tuple[Tensor, Tensor]:
@@ -414,11 +414,3 @@ def _elements(op: str, x: Any, target: Any) -> tuple[Tensor, Tensor]:
     if x.shape != target.shape:
         raise ShapeError(f"{op}: expected one shape, got {x.shape} and {target.shape}")
     return full_precision(x, target)  # type: ignore[return-value]
-
-
-def _reduced(op: str, loss: Any, reduction: str) -> Any:
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-    if reduction == "none":
-        return loss
-    return ops.mean(loss) if reduction == "mean" else ops.sum(loss)

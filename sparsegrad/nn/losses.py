@@ -9,6 +9,7 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.nn import functional, init
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
+from sparsegrad.ops.reduce import check_reduction
 from sparsegrad.tensor import Tensor, as_tensor
 
 __all__ = [
@@ -31,11 +32,7 @@ class _Loss(Module):
 
     def __init__(self, reduction: str) -> None:
         super().__init__()
-        if reduction not in ("mean", "sum", "none"):
-            raise ValueError(
-                f"{type(self).__name__}: reduction must be 'mean', 'sum' or 'none', got "
-                f"{reduction!r}"
-            )
+        check_reduction(type(self).__name__, reduction)
         self.reduction = reduction
 
     def _constant(self, name: str, value: Any) -> None:

@@ -3,6 +3,7 @@ gradients. Each gradient is a primitive again, so that derivatives of any order 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sparsegrad import backends, dtypes
@@ -10,7 +11,7 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import GraphError, ShapeError
 from sparsegrad.ops.dense_matmul import matmul, matmul_p
 from sparsegrad.ops.elementwise import cast
-from sparsegrad.ops.reduce import check_classes, mean, mean_p, softmax_p, sum, sum_p
+from sparsegrad.ops.reduce import check_classes, mean_p, reduced, softmax_p, sum_p
 from sparsegrad.ops.shape import as_argument, reshape_p, transpose
 from sparsegrad.ops.unary import rsqrt_p
 
@@ -229,13 +230,7 @@ def cross_entropy(logits: Any, target: Any, reduction: str = "mean") -> Any:
             f"{target.shape}"
         )
     losses, _ = class_losses("cross_entropy", logits, target)
-    if reduction == "none":
-        return losses
-    if reduction not in ("mean", "sum"):
-        raise ValueError(
-            f"cross_entropy: reduction must be 'mean', 'sum' or 'none', got {reduction!r}"
-        )
-    return mean(losses) if reduction == "mean" else sum(losses)
+    return reduced("cross_entropy", losses, reduction)
 
 
 def layer_norm(
@@ -260,13 +255,7 @@ def layer_norm(
             raise ShapeError(f"layer_norm: expected {name} {sizes}, got shape {tuple(p.shape)}")
     if x._is_sparse:
         raise TypeError("layer_norm: x must be dense, got a SparseTensor; write A.to_dense()")
-    width = 1
-    for n in sizes:
-        width *= n
-    lead = x.shape[: x.ndim - len(sizes)]
-    count = 1
-    for n in lead:
-        count *= n
+    width, count = math.prod(sizes), math.prod(x.shape[: x.ndim - len(sizes)])
     flat = [p if p is None or len(sizes) == 1 else reshape_p(p, shape=(width,)) for p in given]
     rows = x if x.ndim == 2 and len(sizes) == 1 else reshape_p(x, shape=(count, width))
     out = layer_norm_p(rows, *flat, eps=eps)

@@ -10,7 +10,7 @@ from sparsegrad import backends, dtypes
 from sparsegrad.engine.mode import anomaly
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import PatternError, ShapeError
-from sparsegrad.ops.shape import _axis, as_argument, reshape_p, transpose
+from sparsegrad.ops.shape import as_argument, as_axis, reshape_p, transpose
 
 __all__ = ["embedding", "take"]
 
@@ -151,7 +151,7 @@ def take(x: Any, index: Any, dim: int = 0, sparse_grad: bool = True) -> Any:
     """
     index = index if hasattr(index, "shape") or isinstance(index, list) else [index]
     ids, x = raw_index(index, "take: index"), as_argument("take", x)
-    dim = _axis("take", dim, x.ndim)
+    dim = as_axis("take", dim, x.ndim)
     if not dim:
         return _take_rows("take", x, ids, sparse_grad, None)
     rows = _take_rows("take", transpose(x, 0, dim), ids.reshape(-1), False, None)

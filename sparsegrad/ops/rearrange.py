@@ -17,6 +17,7 @@ from sparsegrad.ops.elementwise import clone_p, where_p
 from sparsegrad.ops.index import raw_index, take
 from sparsegrad.ops.shape import (
     as_argument,
+    as_axis,
     axes_or_none,
     broadcast_p,
     cat,
@@ -49,12 +50,6 @@ __all__ = [
 ]
 
 
-def _axis(op: str, dim: int, ndim: int) -> int:
-    if not -ndim <= dim < ndim:
-        raise ShapeError(f"{op}: dim {dim} is outside the {ndim} dimensions of the input")
-    return dim % ndim
-
-
 def _is_sparse(x: Any) -> bool:
     return getattr(x, "_is_sparse", False)
 
@@ -78,7 +73,7 @@ def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     x = as_argument("flatten", x)
     if x.ndim == 0:
         return reshape(x, (1,))
-    first, last = _axis("flatten", start_dim, x.ndim), _axis("flatten", end_dim, x.ndim)
+    first, last = as_axis("flatten", start_dim, x.ndim), as_axis("flatten", end_dim, x.ndim)
     if first > last:
         raise ShapeError(f"flatten: start_dim {start_dim} lies behind end_dim {end_dim}")
     size = math.prod(x.shape[first : last + 1])
@@ -103,7 +98,7 @@ def unflatten(x: Any, dim: int, sizes: Any) -> Any:
     (2, 3, 4)
     """
     x = as_argument("unflatten", x)
-    axis = _axis("unflatten", dim, x.ndim)
+    axis = as_axis("unflatten", dim, x.ndim)
     sizes = _several(sizes)
     known = math.prod(n for n in sizes if n != -1)
     if sizes.count(-1) == 1 and known:
@@ -184,7 +179,7 @@ def narrow(x: Any, dim: int, start: int, length: int) -> Any:
     tensor([1, 2])
     """
     x = as_argument("narrow", x)
-    axis = _axis("narrow", dim, x.ndim)
+    axis = as_axis("narrow", dim, x.ndim)
     n = x.shape[axis]
     first = start + n if start < 0 else start
     if length < 0 or not 0 <= first <= n - length:
@@ -201,7 +196,7 @@ def split(x: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
     [[0, 1], [2, 3], [4]]
     """
     x = as_argument("split", x)
-    axis = _axis("split", dim, x.ndim)
+    axis = as_axis("split", dim, x.ndim)
     n = x.shape[axis]
     if isinstance(split_size_or_sections, int):
         size = split_size_or_sections
@@ -230,7 +225,7 @@ def chunk(x: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
     x = as_argument("chunk", x)
     if chunks < 1:
         raise ValueError(f"chunk: chunks must be positive, got {chunks}")
-    n = x.shape[_axis("chunk", dim, x.ndim)]
+    n = x.shape[as_axis("chunk", dim, x.ndim)]
     return split(x, -(-n // chunks), dim) if n else (x,) * chunks
 
 
@@ -242,7 +237,7 @@ def unbind(x: Any, dim: int = 0) -> tuple[Any, ...]:
     (tensor(0), tensor(1), tensor(2))
     """
     x = as_argument("unbind", x)
-    axis = _axis("unbind", dim, x.ndim)
+    axis = as_axis("unbind", dim, x.ndim)
     return tuple(squeeze(_cut(x, axis, i, i + 1), axis) for i in range(x.shape[axis]))
 
 
@@ -276,7 +271,7 @@ def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
     if len(shifts) != len(dims):
         raise ShapeError(f"roll: {len(shifts)} shifts but {len(dims)} dims")
     for shift, dim in zip(shifts, dims, strict=True):
-        axis = _axis("roll", dim, x.ndim)
+        axis = as_axis("roll", dim, x.ndim)
         n = x.shape[axis]
         if n and shift % n:
             at = n - shift % n
@@ -372,7 +367,7 @@ def repeat_interleave(x: Any, repeats: Any, dim: int | None = None) -> Any:
     x = as_argument("repeat_interleave", x)
     if dim is None:
         x, dim = reshape(x, (-1,)), 0
-    axis = _axis("repeat_interleave", dim, x.ndim)
+    axis = as_axis("repeat_interleave", dim, x.ndim)
     n = x.shape[axis]
     be = backends.for_array(x.data)
     counts = repeats if isinstance(repeats, int) else be.asarray(raw_index(repeats))

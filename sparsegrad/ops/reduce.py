@@ -278,7 +278,7 @@ def sum(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> An
         x = cast(x, dtype)
     elif x.dtype.kind in "biu":
         x = cast(x, dtypes.int64)
-    if getattr(x, "_is_sparse", False):
+    if x._is_sparse:
         return sparse_reduce().sparse_sum(x, dim, keepdim)
     return sum_p(x, axis=axes_of("sum", dim, x.ndim), keepdims=keepdim)
 
@@ -331,7 +331,7 @@ def amax(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
 def amin(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:
     """Minimum over `dim`; shapes, ties and `include_zeros` as in `amax`."""
     x = as_argument("amin", x)
-    if getattr(x, "_is_sparse", False):
+    if x._is_sparse:
         return -amax(-x, dim, keepdim, include_zeros)
     axes = axes_of("amin", dim, x.ndim)
     if any(x.shape[a] == 0 for a in axes):
@@ -438,7 +438,7 @@ def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         return amax(x)
     if is_operand(dim):
         return maximum(x, dim)
-    if getattr(x, "_is_sparse", False):
+    if x._is_sparse:
         raise TypeError("max: a sparse tensor has no positions of maxima along dim; use sg.amax")
     flat, axis = one_axis("max", x, dim)
     if flat.shape[axis] == 0:
@@ -503,6 +503,20 @@ def check_classes(op: str, target: Any, classes: int) -> None:
         raise IndexError(f"{op}: target[{at}] = {int(target[at])} is outside [0, {classes})")
 
 
+def check_reduction(op: str, reduction: str) -> None:
+    """ValueError unless a loss has that reduction."""
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+
+
+def reduced(op: str, losses: Any, reduction: str) -> Any:
+    """Losses as they are, their mean or their sum. ValueError for another reduction."""
+    check_reduction(op, reduction)
+    if reduction == "none":
+        return losses
+    return mean(losses) if reduction == "mean" else sum(losses)
+
+
 def rows_of_classes(op: str, x: Any, target: Any, soft: bool = False) -> tuple[Any, Any]:
     """x (n, C) and its target from any shape that a loss of classes takes: (C,), or (n, C, *d) with
     target (n, *d), of probabilities that of x. ShapeError names the op."""
@@ -545,8 +559,7 @@ def nll_loss(
     """
     from sparsegrad.tensor import Tensor, as_tensor
 
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"nll_loss: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    check_reduction("nll_loss", reduction)
     log_probs, target = as_argument("nll_loss", log_probs), as_tensor(target)
     if log_probs._is_sparse:
         raise TypeError("nll_loss: log_probs must be dense, got a SparseTensor; write A.to_dense()")

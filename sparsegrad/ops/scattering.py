@@ -9,7 +9,14 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, PatternError, ShapeError
 from sparsegrad.ops.elementwise import cast, where_p
 from sparsegrad.ops.index import getitem_p, putitem_p, raw_index, take_p
-from sparsegrad.ops.shape import as_argument, broadcast_p, reshape_p, slice_p, transpose
+from sparsegrad.ops.shape import (
+    as_argument,
+    as_axis,
+    broadcast_p,
+    reshape_p,
+    slice_p,
+    transpose,
+)
 from sparsegrad.ops.sparse_structure import add_rows_p
 from sparsegrad.structure.pattern import Pattern
 
@@ -81,12 +88,6 @@ put_along_p.defvjp(x=lambda g, index, axis: gather_p(g, index=index, axis=axis))
 
 
 # ---- arguments ---------------------------------------------------------------------------------
-def _axis(op: str, dim: int, ndim: int) -> int:
-    if not -ndim <= dim < ndim:
-        raise ShapeError(f"{op}: dim {dim} is outside the {ndim} dimensions of the input")
-    return dim % ndim
-
-
 def _index(op: str, x: Any, index: Any, size: int) -> Any:
     """An index as its own array of integers in [0, size) on the device of x."""
     if getattr(x, "_is_sparse", False):
@@ -102,7 +103,7 @@ def _index(op: str, x: Any, index: Any, size: int) -> Any:
 
 def along(op: str, x: Any, dim: int, index: Any) -> tuple[int, Any]:
     """The axis, and an index whose other sizes do not exceed those of x."""
-    axis = _axis(op, dim, x.ndim)
+    axis = as_axis(op, dim, x.ndim)
     ids = _index(op, x, index, x.shape[axis])
     small = ids.ndim == x.ndim and all(
         n <= m or d == axis for d, (n, m) in enumerate(zip(ids.shape, x.shape))
@@ -117,7 +118,7 @@ def along(op: str, x: Any, dim: int, index: Any) -> tuple[int, Any]:
 
 def axis_and_index(op: str, x: Any, dim: int, index: Any) -> tuple[int, Any]:
     """The axis, and an index (k,) along it."""
-    axis = _axis(op, dim, x.ndim)
+    axis = as_axis(op, dim, x.ndim)
     return axis, _index(op, x, index, x.shape[axis]).reshape(-1)
 
 
@@ -182,7 +183,7 @@ def take_along_dim(x: Any, indices: Any, dim: int | None = None) -> Any:
     if dim is None:
         ids = raw_index(indices)
         return gather(reshape_p(x, shape=(-1,)), 0, ids.reshape(-1))
-    axis = _axis("take_along_dim", dim, x.ndim)
+    axis = as_axis("take_along_dim", dim, x.ndim)
     ids = _index("take_along_dim", x, indices, x.shape[axis])
     if ids.ndim != x.ndim or any(
         1 not in (n, m) and n != m and d != axis for d, (n, m) in enumerate(zip(ids.shape, x.shape))

@@ -109,7 +109,8 @@ def _sizes(op: str, shape: Any) -> tuple[int, ...]:
         raise ShapeError(f"{op}: expected integers, got {shape!r}") from None
 
 
-def _axis(op: str, dim: int, ndim: int) -> int:
+def as_axis(op: str, dim: Any, ndim: int) -> int:
+    """`dim` as a non-negative axis; ShapeError or TypeError names the op."""
     try:
         dim = operator.index(dim)
     except TypeError:
@@ -123,7 +124,7 @@ def axes_or_none(op: str, dims: Any, ndim: int) -> list[int]:
     """`dims` as axes; none of a tensor without dimensions, for which 0 and -1 are allowed."""
     if not ndim and all(d in (0, -1) for d in dims):
         return []
-    return [_axis(op, d, ndim) for d in dims]
+    return [as_axis(op, d, ndim) for d in dims]
 
 
 def reshape(x: Any, shape: Any) -> Any:
@@ -141,7 +142,7 @@ def reshape(x: Any, shape: Any) -> Any:
 def permute(x: Any, dims: Any) -> Any:
     """Dimension `dims[i]` of `x` becomes dimension i of the result. A view."""
     x = as_argument("permute", x)
-    axes = tuple(_axis("permute", d, x.ndim) for d in _sizes("permute", dims))
+    axes = tuple(as_axis("permute", d, x.ndim) for d in _sizes("permute", dims))
     if sorted(axes) != list(range(x.ndim)):
         raise ShapeError(f"permute: {dims} is not an order of {x.ndim} dimensions")
     return permute_p(x, axes=axes)
@@ -198,7 +199,7 @@ def unsqueeze(x: Any, dim: int) -> Any:
     """`x` with a size-1 dimension inserted at `dim`; of a sparse `x` a sparse one, unless it stands
     behind a dense one."""
     x = as_argument("unsqueeze", x)
-    axis = _axis("unsqueeze", dim, x.ndim + 1)
+    axis = as_axis("unsqueeze", dim, x.ndim + 1)
     if getattr(x, "_is_sparse", False):
         from sparsegrad.ops.sparse_shape import sparse_unsqueeze
 
@@ -217,7 +218,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     tensors = [as_argument("cat", t) for t in tensors]
     if not tensors:
         raise ShapeError("cat: expected at least one tensor")
-    return cat_p(*tensors, axis=_axis("cat", dim, builtins.max(1, tensors[0].ndim)))
+    return cat_p(*tensors, axis=as_axis("cat", dim, builtins.max(1, tensors[0].ndim)))
 
 
 def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
@@ -226,7 +227,7 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     tensors = [as_argument("stack", t) for t in tensors]
     if not tensors:
         raise ShapeError("stack: expected at least one tensor")
-    dim = _axis("stack", dim, tensors[0].ndim + 1)
+    dim = as_axis("stack", dim, tensors[0].ndim + 1)
     if len({tuple(t.shape) for t in tensors}) > 1:
         raise ShapeError(f"stack: shapes differ: {[tuple(t.shape) for t in tensors]}")
     return cat([unsqueeze(t, dim) for t in tensors], dim)

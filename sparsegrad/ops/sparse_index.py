@@ -13,7 +13,7 @@ from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops.elementwise import mul_p
 from sparsegrad.ops.index import getitem_p, put_rows_p, raw_index, take, take_p
 from sparsegrad.ops.reduce import sum_p
-from sparsegrad.ops.shape import _axis, as_argument, permute_p, reshape_p, unsqueeze
+from sparsegrad.ops.shape import as_argument, as_axis, permute_p, reshape_p, unsqueeze
 from sparsegrad.structure import plan, plan_select
 from sparsegrad.structure.pattern import Pattern
 
@@ -265,7 +265,7 @@ def index_select(x: Any, dim: int, index: Any) -> Any:
             [1., 0., 2.]])
     """
     x = as_argument("index_select", x)
-    dim = _axis("index_select", dim, x.ndim)
+    dim = as_axis("index_select", dim, x.ndim)
     ids = raw_index(index)
     if not hasattr(ids, "dtype") or ids.ndim != 1 or ids.dtype.kind not in "iu":
         found = f"{ids.dtype} of shape {ids.shape}" if hasattr(ids, "dtype") else repr(index)

@@ -121,7 +121,7 @@ def _conv(
     sizes = tuple(weight.shape[2:])
     stride = each(op, "stride", stride, dims, 1)
     dilation = each(op, "dilation", dilation, dims, 1)
-    x = pad(x, _margins(op, padding, sizes, stride, dilation))
+    x = pad(x, margins(op, padding, sizes, stride, dilation))
     # (N, G * C, *o, *sizes) -> (G, N * o, C * sizes): the only copy.
     cut = windows(op, x, sizes, stride, dilation)
     n, filters, spots = x.shape[0], weight.shape[0], tuple(cut.shape[2 : 2 + dims])
@@ -140,10 +140,11 @@ def _conv(
     return out if with_batch else squeeze(out, 0)
 
 
-def _margins(
+def margins(
     op: str, padding: Any, sizes: Any, stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The `pad` argument: (before, after) of the last dimension first."""
+    """A `padding`, numbers, "same" or "valid", as the argument of `pad`: (before, after) of the
+    last dimension first."""
     if padding == "valid":
         padding = 0
     if padding == "same":

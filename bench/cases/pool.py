@@ -32,8 +32,10 @@ class Pool:
     def candidates(self, variant: Variant) -> list[Candidate]:
         ours = _case(variant).candidates(variant)[0]
         return [
-            Candidate(OURS, _pooled(ours.make), ours.result, None, "ours", ours.skip),
-            Candidate("pool off", ours.make, ours.result, None, "reference", ours.skip),
+            Candidate(OURS, _with_pool(True, ours.make), ours.result, None, "ours", ours.skip),
+            Candidate(
+                "pool off", _with_pool(False, ours.make), ours.result, None, "reference", ours.skip
+            ),
         ]
 
 
@@ -41,16 +43,16 @@ def _case(variant: Variant) -> Any:
     return Gcn() if variant["of"] == "gcn" else spmm.Backward()
 
 
-def _pooled(make: Callable[[], Callable[[], Any]]) -> Callable[[], Callable[[], Any]]:
+def _with_pool(on: bool, make: Callable[[], Callable[[], Any]]) -> Callable[[], Callable[[], Any]]:
     def made() -> Callable[[], Any]:
         import sparsegrad as sg
 
         step = make()
 
-        def pooled() -> Any:
-            with sg.config(enable_memory_pool=True):
+        def run() -> Any:
+            with sg.config(enable_memory_pool=on):
                 return step()
 
-        return pooled
+        return run
 
     return made

@@ -8,6 +8,7 @@
 tensor([9., 6.])
 """
 
+import sys
 import typing
 
 from sparsegrad import (
@@ -105,6 +106,10 @@ from sparsegrad.tensor import Tensor
 
 __version__ = "0.1.0"
 
+device = Device  # PyTorch's name; `from sparsegrad.device import ...` finds the module as before
+half, float, double = float16, float32, float64
+short, int, long = int16, int32, int64
+
 __all__ = [
     "Device",
     "Function",
@@ -124,8 +129,11 @@ __all__ = [
     "data",
     "densify",
     "detect_anomaly",
+    "device",
+    "double",
     "enable_grad",
     "finfo",
+    "float",
     "float16",
     "float32",
     "float64",
@@ -135,7 +143,9 @@ __all__ = [
     "grad",
     "gradcheck",
     "gradgradcheck",
+    "half",
     "iinfo",
+    "int",
     "int16",
     "int32",
     "int64",
@@ -146,6 +156,7 @@ __all__ = [
     "is_anomaly_enabled",
     "is_grad_enabled",
     "linalg",
+    "long",
     "manual_seed",
     "nn",
     "no_grad",
@@ -159,6 +170,7 @@ __all__ = [
     "set_grad_enabled",
     "set_num_threads",
     "set_rng_state",
+    "short",
     "should_use_sparse",
     "uint8",
 ]
@@ -178,4 +190,6 @@ else:
     def __getattr__(name):  # what an extra brings, which may not be installed
         if name == "bfloat16":
             return dtypes.bfloat16
-        raise AttributeError(f"module 'sparsegrad' has no attribute {name!r}")
+        raise AttributeError(  # with both, Python answers "Did you mean: ...?"
+            f"module 'sparsegrad' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )

@@ -11,29 +11,39 @@ __all__ = ["Device"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where arrays live.
+    """Where arrays live: `sg.device("cuda:1")`, or `sg.device("cuda", 1)`.
 
-    >>> Device.parse("cuda:1")
+    DeviceError for a name that is neither "cpu" nor "cuda[:i]".
+
+    >>> Device("cuda:1")
     Device('cuda:1')
-    >>> Device.parse("cpu").type
+    >>> Device("cpu").type
     'cpu'
     """
 
     type: str
     index: int = 0
 
+    def __post_init__(self) -> None:
+        name = self.type
+        if isinstance(name, Device):  # a Device of a Device is that
+            name = str(name)
+        elif name == "cuda" or (name == "cpu" and self.index == 0):
+            return
+        if not isinstance(name, str):
+            raise DeviceError(f"device: expected a name such as 'cpu' or 'cuda:0', got {name!r}")
+        kind, _, index = name.partition(":")
+        valid = (kind == "cpu" and index in ("", "0")) or (kind == "cuda" and index.isdecimal())
+        if not valid or self.index:
+            got = f"{name!r}, {self.index!r}" if self.index else repr(name)
+            raise DeviceError(f"device: expected 'cpu', 'cuda' or 'cuda:<index>', got {got}")
+        object.__setattr__(self, "type", kind)
+        object.__setattr__(self, "index", int(index or 0))
+
     @classmethod
     def parse(cls, spec: str | Device) -> Device:
         """`spec` as a Device; DeviceError for a name that is neither "cpu" nor "cuda[:i]"."""
-        if isinstance(spec, Device):
-            return spec
-        if not isinstance(spec, str):
-            raise DeviceError(f"device: expected a name such as 'cpu' or 'cuda:0', got {spec!r}")
-        kind, _, index = spec.partition(":")
-        valid = (kind == "cpu" and index in ("", "0")) or kind == "cuda"
-        if not valid or (index and not index.isdecimal()):
-            raise DeviceError(f"device: expected 'cpu', 'cuda' or 'cuda:<index>', got {spec!r}")
-        return cls(kind, int(index or 0))
+        return spec if isinstance(spec, Device) else cls(spec)
 
     def __str__(self) -> str:
         return self.type if self.type == "cpu" else f"{self.type}:{self.index}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from typing import Any
 
@@ -58,3 +59,24 @@ def test_a_broken_cupy_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sg.cuda.problem() == (
         "CuPy cannot be imported: libcudart.so.12: cannot open shared object file"
     )
+
+
+def test_a_device_is_made_from_its_name() -> None:
+    assert sg.device("cuda:1") == sg.device("cuda", 1) == sg.Device.parse("cuda:1")
+    assert sg.device(sg.device("cpu")) == sg.device("cpu:0") == sg.zeros(2).device
+    assert isinstance(sg.zeros(2, device=sg.device("cpu")).device, sg.device)
+    assert pickle.loads(pickle.dumps(sg.device("cuda:1"))) == sg.device("cuda:1")
+
+
+@pytest.mark.parametrize("args", [("tpu",), ("cpu", 1), ("cuda:x",), ("cuda:1", 2), (3,)])
+def test_a_name_of_no_device(args: tuple[Any, ...]) -> None:
+    with pytest.raises(sg.DeviceError, match=f"device: expected .*, got .*{args[0]}"):
+        sg.device(*args)
+
+
+def test_an_unknown_name_has_what_python_needs_for_a_hint() -> None:
+    model = sg.nn.Linear(1, 1)
+    for ask, of in ((lambda: sg.sofmax, sg), (lambda: model.wieght, model)):
+        with pytest.raises(AttributeError) as caught:
+            ask()
+        assert caught.value.obj is of and caught.value.name in ("sofmax", "wieght")

@@ -275,3 +275,8 @@ def test_sparse_forward_in_every_dtype(dtype: str, backend: str) -> None:
     total = A.sum()
     assert total.dtype == ("i8" if dtype[0] in "biu" else dtype)
     assert total.item() == dense.sum()  # of bools: the cells that hold True, each once
+
+
+def test_pytorchs_names() -> None:
+    assert (sg.half, sg.float, sg.double) == (sg.float16, sg.float32, sg.float64)
+    assert (sg.short, sg.int, sg.long) == (sg.int16, sg.int32, sg.int64)

@@ -355,9 +355,49 @@ def test_sequential():
 
 def test_xavier_bound():
     w = nn.init.xavier_uniform_(sg.zeros(200, 100))
-    assert 0.135 < np.abs(w.data).max() <= np.sqrt(6 / 300)
+    assert 0.135 < np.abs(w.data).max() <= np.float32(np.sqrt(6 / 300))
     with pytest.raises(sg.ShapeError, match="xavier"):
         nn.init.xavier_uniform_(sg.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("fill", "std"),
+    [
+        (lambda w: nn.init.kaiming_uniform_(w), (2 / 100) ** 0.5),
+        (lambda w: nn.init.kaiming_uniform_(w, a=1.0), (1 / 100) ** 0.5),
+        (lambda w: nn.init.kaiming_normal_(w, mode="fan_out", nonlinearity="relu"), 0.1),
+        (lambda w: nn.init.kaiming_normal_(w, nonlinearity="tanh"), 5 / 3 / 10),
+        (lambda w: nn.init.xavier_normal_(w, gain=2.0), 2 * (2 / 300) ** 0.5),
+    ],
+)
+def test_deviations_of_first_values(fill, std):
+    w = fill(sg.zeros(200, 100))
+    assert abs(w.std().item() / std - 1) < 0.03 and abs(w.mean().item()) < std / 20
+
+
+def test_fans_of_a_convolution_count_its_window():
+    w = nn.init.kaiming_uniform_(sg.zeros(200, 25, 2, 2), nonlinearity="relu")
+    assert 0.97 * 0.06**0.5 < np.abs(w.data).max() <= np.float32(0.06**0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda w: nn.init.kaiming_normal_(w[0]), sg.ShapeError, "kaiming_normal_: needs two"),
+        (lambda w: nn.init.kaiming_uniform_(w, mode="in"), ValueError, "mode must be 'fan_in' or"),
+        (lambda w: nn.init.calculate_gain("rely"), ValueError, "one of .*leaky_relu.* got 'rely'"),
+    ],
+)
+def test_init_errors(call, error, text):
+    with pytest.raises(error, match=text):
+        call(sg.zeros(2, 2))
+
+
+def test_children_by_name_come_once():
+    model = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    model.again = model[0]
+    assert [name for name, _ in model.named_children()] == ["0", "1"]
+    assert list(model.children()) == [model[0], model[1]]
 
 
 # --- graphs ------------------------------------------------------------------------------------

@@ -105,6 +105,8 @@ def test_sparse_targets_of_many_classes_are_not_made_dense():
     ("call", "error", "text"),
     [
         (lambda x: F.cross_entropy(x, [0, 9, 1, 1]), IndexError, "outside"),
+        (lambda x: F.nll_loss(x, [0.0, 1.7, 1, 1]), sg.DtypeError, "nll_loss: target: classes are"),
+        (lambda x: sg.cross_entropy(x, [0.0, 1.7, 1, 1]), sg.DtypeError, "integers, got float32"),
         (lambda x: F.cross_entropy(x, [0, 1]), sg.ShapeError, r"logits \(n, C\) and target"),
         (lambda x: F.cross_entropy(x, sg.zeros(4, 4)), sg.ShapeError, r"\(4, 5\) and \(4, 4\)"),
         (lambda x: F.cross_entropy(x.to_sparse(), LABELS), TypeError, "logits must be dense"),

@@ -132,7 +132,9 @@ class Module:
             held = self.__dict__.get(kind, {})
             if name in held:
                 return held[name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        raise AttributeError(
+            f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self
+        )
 
     def __delattr__(self, name: str) -> None:
         if not self._forget(name):
@@ -181,7 +183,15 @@ class Module:
     # ---- the tree ------------------------------------------------------------------------------
     def children(self) -> Iterator[Module]:
         """Modules directly below this one."""
-        return (module for module in self._modules.values() if module is not None)
+        return (module for _, module in self.named_children())
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """(name, module) of those directly below this one, each once."""
+        first: dict[int, tuple[str, Module]] = {}
+        for name, module in self._modules.items():
+            if module is not None:
+                first.setdefault(id(module), (name, module))
+        return iter(first.values())
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """(dotted name, module) of this module ("") and all below it, each once."""

@@ -11,7 +11,7 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import GraphError, ShapeError
 from sparsegrad.ops.dense_matmul import matmul, matmul_p
 from sparsegrad.ops.elementwise import cast
-from sparsegrad.ops.reduce import check_classes, mean_p, reduced, softmax_p, sum_p
+from sparsegrad.ops.reduce import check_classes, class_ids, mean_p, reduced, softmax_p, sum_p
 from sparsegrad.ops.shape import as_argument, reshape_p, transpose
 from sparsegrad.ops.unary import rsqrt_p
 
@@ -191,7 +191,7 @@ def class_losses(
     """Losses (n,) of logits (n, C) with integer classes (n,), a tensor, checked here; and how much
     each row counts in their mean (n,), an array. weight (C,): a tensor without gradient."""
     be = backends.for_array(logits.data)
-    xp, classes = be.xp, target.data.astype("int64", copy=False)
+    xp, classes = be.xp, class_ids(op, target)
     if ignore_index is None:
         check_classes(op, classes, logits.shape[1])
     else:
@@ -214,8 +214,8 @@ def cross_entropy(logits: Any, target: Any, reduction: str = "mean") -> Any:
     """-log(softmax(logits)) of the true class: logits (n, C), target (n,) integer. Weights, soft
     targets and more: `sg.nn.functional.cross_entropy`.
 
-    reduction: "mean", "sum", or "none" for shape (n,). Raises ShapeError for other shapes and
-    IndexError for a class outside [0, C).
+    reduction: "mean", "sum", or "none" for shape (n,). Raises ShapeError for other shapes,
+    DtypeError for classes that are no integers, IndexError for one outside [0, C).
 
     >>> import sparsegrad as sg
     >>> sg.cross_entropy(sg.tensor([[0.0, 0.0]]), sg.tensor([1]))

@@ -12,7 +12,7 @@ import numpy as np
 from sparsegrad import backends, dtypes
 from sparsegrad.engine.mode import anomaly
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
 from sparsegrad.ops.elementwise import cast, exp_p, maximum, pow, sign_p, sqrt, where, where_p
 from sparsegrad.ops.index import pick_p, spread_p
@@ -517,6 +517,13 @@ def reduced(op: str, losses: Any, reduction: str) -> Any:
     return mean(losses) if reduction == "mean" else sum(losses)
 
 
+def class_ids(op: str, target: Any) -> Any:
+    """The array of the classes in `target`, a tensor, as int64; DtypeError for fractions."""
+    if target.data.size and dtypes.kind(target.dtype) in "fc":
+        raise DtypeError(f"{op}: target: classes are integers, got {target.dtype}")
+    return target.data.astype("int64", copy=False)
+
+
 def rows_of_classes(op: str, x: Any, target: Any, soft: bool = False) -> tuple[Any, Any]:
     """x (n, C) and its target from any shape that a loss of classes takes: (C,), or (n, C, *d) with
     target (n, *d), of probabilities that of x. ShapeError names the op."""
@@ -551,7 +558,8 @@ def nll_loss(
     weight: (C,), a factor of each class, a constant; the mean is divided by the sum of the factors
         that were used. ignore_index: a class that is left out.
     reduction: "mean", "sum", or "none" for the shape of `target`.
-    Raises ShapeError for other shapes and IndexError for a class outside [0, C).
+    Raises ShapeError for other shapes, DtypeError for classes that are no integers, IndexError for
+    one outside [0, C).
 
     >>> import sparsegrad as sg
     >>> sg.nll_loss(sg.tensor([[-1.0, -2.0], [-3.0, -4.0]]), sg.tensor([0, 1]), ignore_index=1)
@@ -566,7 +574,7 @@ def nll_loss(
     shape = target.shape
     log_probs, target = rows_of_classes("nll_loss", log_probs, target)
     be = backends.for_array(log_probs.data)
-    ids = be.asarray(target.data).astype("int64")
+    ids = be.asarray(class_ids("nll_loss", target))
     left_out = ids == ignore_index
     ids = be.xp.where(left_out, 0, ids)
     classes = log_probs.shape[1]

@@ -30,7 +30,15 @@ class SparseMLP(sg.nn.Module):
 def regrow(weight: sg.SparseTensor, share: float, optimizer: sg.optim.Optimizer) -> None:
     """Give the `share` of a weight's entries that are smallest in magnitude other places, at random
     among those without an entry (fewer if there are not so many), where they start at 0; the state
-    of the others moves along."""
+    of the others moves along.
+
+    >>> layer = sg.nn.SparseLinear(20, 10, 0.1)
+    >>> before = set(zip(layer.weight.row.tolist(), layer.weight.col.tolist()))
+    >>> regrow(layer.weight, 0.5, sg.optim.Adam(layer.parameters()))
+    >>> after = set(zip(layer.weight.row.tolist(), layer.weight.col.tolist()))
+    >>> len(before), len(after), len(before & after)
+    (20, 20, 10)
+    """
     held = weight.detach().to("cpu")
     m, n = held.shape
     count = min(int(share * held.nnz), m * n - held.nnz)

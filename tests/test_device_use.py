@@ -352,6 +352,39 @@ def test_a_training_step_never_waits_for_the_device(device: str) -> None:
     assert waits[1:] == [0, 0]  # the first step builds what patterns cache
 
 
+@pytest.mark.parametrize("cls", [sg.optim.SGD, sg.optim.RowwiseAdagrad, sg.optim.Adam])
+def test_ac_91_a_row_sparse_step_waits_once(device: str, cls: Any) -> None:
+    """To learn how many rows there are; sorting, merging and stepping stay on the device."""
+    if synchronisations() is None:
+        pytest.skip("only the simulator counts how often the host waits")
+    table = sg.ones(300, 4, device=device, requires_grad=True)
+    optimizer = cls([table], lr=0.1)
+    for seed in range(2):
+        ids = np.random.default_rng(seed).integers(0, 300, 200)
+        index = sg.tensor(ids, device=device)
+        before = synchronisations()
+        optimizer.zero_grad()
+        (sg.embedding(table, index) ** 2).sum().backward()
+        optimizer.step()
+        assert synchronisations() - before == 1
+
+
+@pytest.mark.parametrize("ids", [[1, 2, 2], [0, 3, 5], [5, 0, 3], [4, 1, 4]])
+def test_coalesce_waits_once(device: str, ids: list[int]) -> None:
+    """Sorted or not, duplicates or not."""
+    A = sg.coo([ids], [1.0, 2.0, 3.0], (6,), device=device, requires_grad=True)
+    before = synchronisations()
+    found = A.coalesce()
+    if before is not None:
+        assert synchronisations() - before == 1
+    assert found.pattern.row.tolist() == sorted(set(ids))
+    assert (found is A) == (ids == [0, 3, 5])
+    assert found.pattern.is_coalesced and A.pattern.core.unique == (len(set(ids)) == 3)
+    expected = np.zeros(6)
+    np.add.at(expected, ids, [1.0, 2.0, 3.0])
+    assert found.to_dense().tolist() == expected.tolist()
+
+
 def test_descriptors_of_cusparse_are_kept(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the matrix for each width of x, told anew where the numbers are, and freed with it."""
     sg.backends.for_device(device)

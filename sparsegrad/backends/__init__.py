@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad.backends.base import Backend
+from sparsegrad.backends.base import Backend, Survey
 from sparsegrad.config import current as settings
 from sparsegrad.device import CPU, Device
 from sparsegrad.errors import DeviceError
 
 __all__ = [
     "Backend",
+    "Survey",
     "cuda_problem",
     "device_of",
     "for_array",

@@ -10,7 +10,7 @@ grouped by row: indptr, column indices, and the positions of those entries or No
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,19 @@ Array = Any  # numpy.ndarray, or cupy.ndarray with the same API
 
 # Elements a temporary of the chunked products may hold: a few MiB, whatever nnz and k are.
 _CHUNK = 1 << 20
+
+
+class Survey(NamedTuple):
+    """Coordinate lists (nnz,) in lexicographic order.
+
+    perm: their positions in that order, None if they are sorted. sorted, unique: as `order_facts`.
+    runs: as `runs` of the sorted lists, None if none is longer than 1.
+    """
+
+    perm: Array | None
+    sorted: bool
+    unique: bool
+    runs: tuple[tuple[Array, ...], Array] | None
 
 
 class Backend(Chosen, Dense, Steps, Draws):
@@ -127,6 +140,11 @@ class Backend(Chosen, Dense, Steps, Draws):
         starts = xp.flatnonzero(new).astype(dtype)
         offsets = xp.concatenate((starts, xp.asarray([nnz], dtype=dtype)))
         return tuple(c[starts] for c in coords), offsets
+
+    def survey(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
+        """What `sort_coo`, `order_facts` and `runs` find, where each of them has to wait for a
+        device and one wait will do; None where they are to be asked."""
+        return None
 
     def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
         """Raise PatternError unless every index lies in [0, bound); where that means waiting for

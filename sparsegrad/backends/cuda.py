@@ -22,7 +22,7 @@ from sparsegrad.backends import cuda_product as product
 from sparsegrad.backends import cuda_random as philox
 from sparsegrad.backends import cuda_segment as segment
 from sparsegrad.backends import cuda_spmm as spmm
-from sparsegrad.backends.base import Array, Backend
+from sparsegrad.backends.base import Array, Backend, Survey
 from sparsegrad.backends.cuda_rows import CudaRows, gather
 from sparsegrad.config import current as settings
 from sparsegrad.device import Device
@@ -124,6 +124,9 @@ class Cuda(CudaRows):
     def runs(self, coords: tuple[Array, ...]) -> tuple[tuple[Array, ...], Array]:
         found, start = coalesce.runs(_stacked(coords))
         return tuple(found), start
+
+    def survey(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
+        return None if coords[0].size < 2 else coalesce.survey(_stacked(coords), shape)
 
     def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
         if index.size == 0:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad.backends.base import Survey
 from sparsegrad.backends.cuda_kernels import (
     accumulator_of,
     ctype_of,
@@ -21,6 +22,7 @@ __all__ = [
     "segment_sum",
     "sort_order",
     "sums",
+    "survey",
 ]
 
 Array = Any
@@ -71,19 +73,61 @@ def runs(indices: Array) -> tuple[Array, Array]:
     each begins: (u + 1,). Waits once for the device, to learn how many there are."""
     import cupy
 
-    (ndim, nnz), index = indices.shape, ctype_of(indices.dtype)
-    if not nnz:
+    if not indices.shape[1]:
         return indices, cupy.zeros(1, indices.dtype)
-    common = {"indices": indices, "stride": nnz, "ndim": ndim, "n": nnz}
+    upto = _run_numbers(indices)
+    return _listed_runs(indices, upto, int(upto[-1]))  # sync
+
+
+def survey(indices: Array, shape: tuple[int, ...]) -> Survey:
+    """All that coalescing asks of positions `indices` (ndim, nnz), two at least. Waits once for the
+    device; for that it sorts without knowing whether there is a need."""
+    import cupy
+
+    nnz, flags = indices.shape[1], coalesce_check(indices)
+    perm = sort_order(indices, shape)
+    listed = cupy.take(indices, perm, axis=1)
+    upto = _run_numbers(listed)
+    found, u = cupy.concatenate((flags, upto[-1:])).tolist()  # sync
+    rising = not found & 1
+    runs = None
+    if u < nnz:
+        coords, start = _listed_runs(listed, upto, u)
+        runs = tuple(coords), start
+    return Survey(None if rising else perm, rising, u == nnz, runs)
+
+
+def _run_numbers(indices: Array) -> Array:
+    """How many runs of equal positions begin up to each entry (nnz,)."""
+    import cupy
+
+    ndim, nnz = indices.shape
     head = cupy.empty(nnz, indices.dtype)
-    launch(kernel("coalesce", "sg_coalesce_flag", index), nnz, **common, head=head)
-    upto = cupy.cumsum(head, dtype=head.dtype)
-    u = int(upto[-1])  # sync
+    launch(
+        kernel("coalesce", "sg_coalesce_flag", ctype_of(indices.dtype)),
+        nnz,
+        indices=indices,
+        stride=nnz,
+        ndim=ndim,
+        n=nnz,
+        head=head,
+    )
+    return cupy.cumsum(head, dtype=head.dtype)
+
+
+def _listed_runs(indices: Array, upto: Array, u: int) -> tuple[Array, Array]:
+    """The u runs that `upto` numbers: positions (ndim, u), and where each begins (u + 1,)."""
+    import cupy
+
+    ndim, nnz = indices.shape
     found, start = cupy.empty((ndim, u), indices.dtype), cupy.empty(u + 1, indices.dtype)
     launch(
-        kernel("coalesce", "sg_coalesce_scatter", index),
+        kernel("coalesce", "sg_coalesce_scatter", ctype_of(indices.dtype)),
         nnz,
-        **common,
+        indices=indices,
+        stride=nnz,
+        ndim=ndim,
+        n=nnz,
         upto=upto,
         out_indices=found,
         out_stride=u,

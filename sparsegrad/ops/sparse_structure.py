@@ -97,10 +97,10 @@ def coalesce(A: Any) -> Any:
     from sparsegrad.sparse_tensor import wrap
 
     _check_sparse("coalesce", A)
-    if A.pattern.is_coalesced:
-        return A
     merge = plan.coalesce(A.pattern)
     if merge.indptr is None:
+        if merge.perm is None:
+            return A
         return wrap(reorder(A.values, A.pattern, merge.pattern), merge.pattern)
     return wrap(apply_merge(A.values, merge), merge.pattern)
 

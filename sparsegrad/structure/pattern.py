@@ -163,6 +163,21 @@ class Core:
     def _facts(self) -> tuple[bool, bool]:
         return self.cached("facts", self._find_facts)
 
+    def survey(self) -> tuple[tuple[Array, ...], Array] | None:
+        """The runs of duplicates in row-major order if a GPU finds them together with that order
+        and the facts above, which then are known; else None, and each is found when asked for."""
+        if self.kind != "coo" or ("perm", "row") in self._cache or "facts" in self._cache:
+            return None
+        found = self.backend.survey(self.arrays, self.shape)
+        if found is None:
+            return None
+        perm = found.perm
+        if perm is not None:
+            perm = perm.astype(self.arrays[-1].dtype, copy=False)
+        self.cached(("perm", "row"), lambda: perm)
+        self.cached("facts", lambda: (found.sorted, found.unique))
+        return found.runs
+
     def _find_facts(self) -> tuple[bool, bool]:
         sorted_, unique = self.backend.order_facts(self.coords("given"))
         if not sorted_:

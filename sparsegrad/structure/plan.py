@@ -52,15 +52,22 @@ class Intersection(NamedTuple):
 
 def coalesce(pattern: Pattern) -> Merge:
     """Unique entries in canonical order (column-major for CSC, else row-major)."""
+    runs = _survey(pattern)
     target, perm = pattern.canonical()
     if pattern.core.unique:
         return Merge(target, perm, None)
     # The plan holds no handle on its own core (a cycle): the merged pattern has a new one.
-    return pattern.cached("coalesce", lambda: _merge(target, perm))
+    return pattern.cached("coalesce", lambda: _merge(target, perm, runs))
 
 
-def _merge(listed: Pattern, perm: Array | None) -> Merge:
-    coords, offsets = listed.core.backend.runs(listed.coords)
+def _survey(pattern: Pattern) -> Any:
+    """`Core.survey` where its order is the canonical one."""
+    plain = not pattern.transposed and pattern.format != "csc"
+    return pattern.core.survey() if plain else None
+
+
+def _merge(listed: Pattern, perm: Array | None, runs: Any = None) -> Merge:
+    coords, offsets = runs or listed.core.backend.runs(listed.coords)
     return Merge(_like(listed, coords), perm, offsets)
 
 
@@ -89,7 +96,8 @@ def union(a: Pattern, b: Pattern) -> Merge:
         both = Pattern(Core("coo", a.shape, coords), "coo")
         order: Order = "col" if a.format == "csc" else "row"
         listed = Pattern(both.core, a.format, order)
-        return _merge(listed, both.core.perm(order))
+        runs = _survey(listed)
+        return _merge(listed, both.core.perm(order), runs)
 
     return remember("union", (a, b), build)
 

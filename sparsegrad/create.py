@@ -76,7 +76,8 @@ def from_numpy(array: np.ndarray) -> Tensor:
     return Tensor(array)
 
 
-def _size(op: str, size: tuple[Any, ...]) -> tuple[int, ...]:
+def as_size(op: str, size: tuple[Any, ...]) -> tuple[int, ...]:
+    """Sizes given as integers or as one tuple; ShapeError names the op."""
     if len(size) == 1 and isinstance(size[0], (tuple, list)):
         size = tuple(size[0])
     if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in size):
@@ -84,7 +85,8 @@ def _size(op: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(int(n) for n in size)
 
 
-def _float(dtype: Any) -> np.dtype:
+def float_dtype(dtype: Any) -> np.dtype:
+    """A dtype, by default the default one."""
     return dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
 
 
@@ -101,12 +103,12 @@ def _new(
 
 def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """Zeros of shape `size`, given as integers or one tuple."""
-    return _new("zeros", "zeros", _size("zeros", size), _float(dtype), requires_grad, device)
+    return _new("zeros", "zeros", as_size("zeros", size), float_dtype(dtype), requires_grad, device)
 
 
 def ones(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """Ones of shape `size`, given as integers or one tuple."""
-    return _new("ones", "ones", _size("ones", size), _float(dtype), requires_grad, device)
+    return _new("ones", "ones", as_size("ones", size), float_dtype(dtype), requires_grad, device)
 
 
 def full(
@@ -118,7 +120,7 @@ def full(
 ) -> Tensor:
     """A tensor of shape `size` with one value everywhere."""
     value = Tensor(fill_value, dtype, device="cpu").data
-    shape = _size("full", (size,) if isinstance(size, int) else tuple(size))
+    shape = as_size("full", (size,) if isinstance(size, int) else tuple(size))
     out = _new("full", "empty", shape, value.dtype, False, device)
     out.data[...] = value.item()
     return out.requires_grad_(requires_grad)
@@ -126,7 +128,7 @@ def full(
 
 def empty(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """A tensor of shape `size` with whatever its memory holds."""
-    return _new("empty", "empty", _size("empty", size), _float(dtype), requires_grad, device)
+    return _new("empty", "empty", as_size("empty", size), float_dtype(dtype), requires_grad, device)
 
 
 def zeros_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
@@ -189,9 +191,9 @@ def eye(
 ) -> Tensor:
     """A dense (n, m) matrix (m = n by default) with ones on the diagonal, as in PyTorch; the sparse
     one is `sg.sparse_eye`."""
-    size = _size("eye", (n, n if m is None else m))
+    size = as_size("eye", (n, n if m is None else m))
     xp = backends.for_device(device or "cpu").xp
-    return Tensor(xp.eye(*size, dtype=_float(dtype)), requires_grad=requires_grad)
+    return Tensor(xp.eye(*size, dtype=float_dtype(dtype)), requires_grad=requires_grad)
 
 
 # ---- dense: spaced, like another ---------------------------------------------------------
@@ -209,8 +211,8 @@ def linspace(
     >>> sg.linspace(0, 1, 3)
     tensor([0. , 0.5, 1. ])
     """
-    (count,) = _size("linspace", (steps,))
-    return Tensor(np.linspace(start, end, count), _float(dtype), requires_grad, device)
+    (count,) = as_size("linspace", (steps,))
+    return Tensor(np.linspace(start, end, count), float_dtype(dtype), requires_grad, device)
 
 
 def logspace(
@@ -228,10 +230,10 @@ def logspace(
     >>> sg.logspace(0, 2, 3)
     tensor([  1.,  10., 100.])
     """
-    (count,) = _size("logspace", (steps,))
+    (count,) = as_size("logspace", (steps,))
     with quiet():
         numbers = np.logspace(start, end, count, base=base)
-    return Tensor(numbers, _float(dtype), requires_grad, device)
+    return Tensor(numbers, float_dtype(dtype), requires_grad, device)
 
 
 def empty_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
@@ -242,7 +244,7 @@ def empty_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
     >>> sg.empty_like(sg.ones(2, 3)).shape
     (2, 3)
     """
-    return _made_like("empty_like", x, dtype, requires_grad, empty)
+    return made_like("empty_like", x, dtype, requires_grad, empty)
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
@@ -256,10 +258,10 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, requires_grad: bool = 
     return _constant_like(x, fill_value, dtype, requires_grad)
 
 
-def _made_like(op: str, x: Any, dtype: Any, requires_grad: bool, make: Any) -> Any:
+def made_like(op: str, x: Any, dtype: Any, requires_grad: bool, make: Any) -> Any:
     x = x if isinstance(x, SparseTensor) else as_tensor(x)
     if isinstance(x, SparseTensor):
-        return wrap(_made_like(op, x.values, dtype, requires_grad, make), x.pattern)
+        return wrap(made_like(op, x.values, dtype, requires_grad, make), x.pattern)
     dtype = x.dtype if dtype is None else dtype
     return make(x.shape, dtype=dtype, requires_grad=requires_grad, device=x.device)
 
@@ -300,7 +302,7 @@ def sparse_eye(
     tensor([[1., 0., 0.],
             [0., 1., 0.]])
     """
-    shape = _size("sparse_eye", (n, n if m is None else m))
+    shape = as_size("sparse_eye", (n, n if m is None else m))
     ids = np.arange(min(shape))
     pattern = Pattern.coo([ids, ids], shape, check=False).to(format)[0]
     if device is not None:

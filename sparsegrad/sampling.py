@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends, dtypes, random
-from sparsegrad.create import _float, _made_like, _size
+from sparsegrad.create import as_size, float_dtype, made_like
 from sparsegrad.errors import DtypeError, OutOfMemoryError, ShapeError, out_of_memory
 from sparsegrad.sparse_tensor import SparseTensor, wrap
 from sparsegrad.structure import Pattern
@@ -54,14 +54,14 @@ def _drawn(
 
 
 def _floating(op: str, dtype: Any) -> np.dtype:
-    dtype = _float(dtype)
+    dtype = float_dtype(dtype)
     if dtypes.kind(dtype) != "f":
         raise DtypeError(f"{op}: dtype must be floating point, got {dtype}")
     return dtype
 
 
 def _shape(op: str, size: Any) -> tuple[int, ...]:
-    return _size(op, (size,) if isinstance(size, int) else tuple(size))
+    return as_size(op, (size,) if isinstance(size, int) else tuple(size))
 
 
 # ---- dense -------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def rand(
     >>> sg.rand(2, generator=g)
     tensor([0.39904642, 0.88052016])
     """
-    shape, dtype = _size("rand", size), _floating("rand", dtype)
+    shape, dtype = as_size("rand", size), _floating("rand", dtype)
     drawn = _drawn("rand", "uniform", shape, dtype, device, generator)
     return Tensor(drawn, requires_grad=requires_grad)
 
@@ -106,7 +106,7 @@ def randn(
     >>> bool(abs(sg.randn(10000, generator=g).mean()) < 0.05)
     True
     """
-    shape, dtype = _size("randn", size), _floating("randn", dtype)
+    shape, dtype = as_size("randn", size), _floating("randn", dtype)
     drawn = _drawn("randn", "normal", shape, dtype, device, generator)
     return Tensor(drawn, requires_grad=requires_grad)
 
@@ -119,7 +119,7 @@ def rand_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
     >>> sg.rand_like(sg.ones(2, 3)).shape
     (2, 3)
     """
-    return _made_like("rand_like", x, dtype, requires_grad, rand)
+    return made_like("rand_like", x, dtype, requires_grad, rand)
 
 
 def randn_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
@@ -130,7 +130,7 @@ def randn_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
     >>> sg.randn_like(sg.ones(2, 3)).shape
     (2, 3)
     """
-    return _made_like("randn_like", x, dtype, requires_grad, randn)
+    return made_like("randn_like", x, dtype, requires_grad, randn)
 
 
 def randint(
@@ -170,7 +170,7 @@ def randperm(
     >>> sorted(sg.randperm(4).tolist())
     [0, 1, 2, 3]
     """
-    shape = _size("randperm", (n,))
+    shape = as_size("randperm", (n,))
     order = _permutation(shape[0], device, generator)
     return Tensor(order, dtypes.int64 if dtype is None else dtype)
 
@@ -281,7 +281,7 @@ def random_sparse(
     >>> A.nnz, A.is_coalesced
     (100, True)
     """
-    shape = _size("random_sparse", (m, n))
+    shape = as_size("random_sparse", (m, n))
     if not 0 <= density <= 1:
         raise ValueError(f"random_sparse: density must be between 0 and 1, got {density}")
     if values not in ("uniform", "normal"):

@@ -10,6 +10,7 @@ merge is put off until somebody looks. Sums equal dense autograd in any order:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -296,7 +297,7 @@ def _sum_to(g: Tensor, shape: tuple[int, ...], op: str) -> Tensor:
         i + lead for i, n in enumerate(shape) if n == 1 and lead >= 0 and g.shape[i + lead] != 1
     )
     out = sum_p(g, axis=axes) if lead >= 0 and axes else g
-    if out.data.size != _size(shape):
+    if out.data.size != math.prod(shape):
         if lead < 0 or any(n not in (1, m) for n, m in zip(shape, g.shape[lead:], strict=True)):
             raise GraphError(
                 f"backward of {op}: a rule returned shape {g.shape} for an input of shape {shape}"
@@ -332,13 +333,6 @@ def _shrunk(pattern: Pattern, shape: tuple[int, ...]) -> Pattern:
         for c, n, m in zip(pattern.coords[lead:], pattern.shape[lead:], shape, strict=True)
     ]
     return Pattern.coo(coords, shape, check=False, copy=False)
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size
 
 
 def _memory(x: Any) -> Any:

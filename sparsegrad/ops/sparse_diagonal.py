@@ -29,7 +29,8 @@ def _is_sparse(x: Any) -> bool:
     return getattr(x, "_is_sparse", False)
 
 
-def _matrix(op: str, A: Any) -> None:
+def check_matrix(op: str, A: Any) -> None:
+    """TypeError or ShapeError unless A is sparse, with two sparse dimensions."""
     if not _is_sparse(A):
         raise TypeError(f"{op}: A must be a SparseTensor, got {type(A).__name__}")
     if A.sparse_dim != 2:
@@ -201,7 +202,7 @@ def set_diagonal(A: Any, values: Any, offset: int = 0) -> Any:
     """
     from sparsegrad.tensor import as_tensor
 
-    _matrix("set_diagonal", A)
+    check_matrix("set_diagonal", A)
     length = plan_select.diagonal_size(A.shape[:2], offset)
     full = (length, *A.shape[2:])
     if isinstance(values, (bool, int, float)):
@@ -223,7 +224,7 @@ def fill_diagonal(A: Any, value: Any) -> Any:
     tensor([[7., 2.],
             [0., 7.]])
     """
-    _matrix("fill_diagonal", A)
+    check_matrix("fill_diagonal", A)
     return set_diagonal(A, value)
 
 
@@ -243,7 +244,7 @@ def add_self_loops(A: Any, weight: Any = 1) -> Any:
     from sparsegrad.sparse_tensor import wrap
     from sparsegrad.tensor import as_tensor
 
-    _matrix("add_self_loops", A)
+    check_matrix("add_self_loops", A)
     n = A.shape[0]
     if A.shape[1] != n:
         raise ShapeError(f"add_self_loops: A must be a square matrix, got shape {A.shape}")
@@ -273,5 +274,5 @@ def remove_self_loops(A: Any) -> Any:
     >>> sg.remove_self_loops(sg.coo([[0, 0], [0, 1]], [2.0, 3.0], (2, 2))).values
     tensor([3.])
     """
-    _matrix("remove_self_loops", A)
+    check_matrix("remove_self_loops", A)
     return selected(A.values, plan_select.off_diagonal(A.pattern))

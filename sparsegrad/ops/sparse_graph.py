@@ -10,7 +10,7 @@ from sparsegrad.ops.elementwise import maximum, where
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.reduce import sum as total
 from sparsegrad.ops.shape import cat_p, reshape_p
-from sparsegrad.ops.sparse_diagonal import _matrix, add_self_loops
+from sparsegrad.ops.sparse_diagonal import add_self_loops, check_matrix
 from sparsegrad.ops.sparse_structure import coalesce, to_format
 from sparsegrad.structure import plan
 
@@ -34,7 +34,7 @@ def symmetrize(A: Any, reduce: str = "sum") -> Any:
     """
     from sparsegrad.sparse_tensor import wrap
 
-    _matrix("symmetrize", A)
+    check_matrix("symmetrize", A)
     if A.shape[0] != A.shape[1]:
         raise ShapeError(f"symmetrize: A must be a square matrix, got shape {A.shape}")
     if reduce not in ("sum", "mean", "max"):
@@ -64,7 +64,7 @@ def row_normalize(A: Any) -> Any:
     >>> sg.row_normalize(sg.csr([0, 2, 3], [0, 1, 0], [1.0, 3.0, 2.0], (2, 2))).values
     tensor([0.25, 0.75, 1.  ])
     """
-    _matrix("row_normalize", A)
+    check_matrix("row_normalize", A)
     sums = total(A, dim=1)
     full = sums != 0
     scale = where(full, 1 / where(full, sums, 1.0), 0.0)

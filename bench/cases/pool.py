@@ -13,7 +13,7 @@ __all__ = ["Pool"]
 
 
 class Pool:
-    """Forward and both gradients of a product, and an epoch of GCN, with `enable_memory_pool`."""
+    """Forward and both gradients of a product, and an epoch of GCN, with the pool and without."""
 
     name = "memory-pool"
     title = "Memory pool on, against off"

@@ -18,6 +18,7 @@ from sparsegrad.structure.pattern import Core, Order, Pattern
 __all__ = [
     "Intersection",
     "Merge",
+    "canonical_like",
     "coalesce",
     "expand",
     "flat_index",
@@ -68,10 +69,10 @@ def _survey(pattern: Pattern) -> Any:
 
 def _merge(listed: Pattern, perm: Array | None, runs: Any = None) -> Merge:
     coords, offsets = runs or listed.core.backend.runs(listed.coords)
-    return Merge(_like(listed, coords), perm, offsets)
+    return Merge(canonical_like(listed, coords), perm, offsets)
 
 
-def _like(pattern: Pattern, coords: tuple[Array, ...], shape: Any = None) -> Pattern:
+def canonical_like(pattern: Pattern, coords: tuple[Array, ...], shape: Any = None) -> Pattern:
     """Canonical coordinates as a pattern in the format of `pattern`."""
     shape = pattern.shape if shape is None else shape
     dtype = index_dtype(shape, int(coords[0].size))
@@ -115,7 +116,7 @@ def intersection(a: Pattern, b: Pattern) -> Intersection:
         perm = plan.perm if plan.perm is not None else xp.arange(a.nnz + b.nnz)
         first, second = perm[start], perm[start + 1]  # stable: the entry of `a` comes first
         kept = tuple(c[both] for c in plan.pattern.coords)
-        return Intersection(_like(a, kept), first, second - a.nnz)
+        return Intersection(canonical_like(a, kept), first, second - a.nnz)
 
     return remember("intersection", (a, b), build)
 

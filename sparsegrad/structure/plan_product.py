@@ -7,7 +7,7 @@ from typing import Any
 from sparsegrad.errors import OutOfMemoryError, ShapeError
 from sparsegrad.structure.arrays import Array, index_dtype
 from sparsegrad.structure.pattern import Core, Pattern
-from sparsegrad.structure.plan import _like, remember
+from sparsegrad.structure.plan import canonical_like, remember
 
 __all__ = ["block_diagonal", "product", "stacked", "triangle", "unblocked"]
 
@@ -33,7 +33,7 @@ def product(a: Pattern, b: Pattern) -> Pattern:
                 f"{b.nnz} sums {pairs} products and does not fit in memory; spgemm_masked "
                 "computes chosen entries only"
             ) from None
-        return _like(a, coords, shape)
+        return canonical_like(a, coords, shape)
 
     if a.shape[1] != b.shape[0]:
         raise ShapeError(f"spgemm: patterns have shapes {a.shape} and {b.shape}")
@@ -109,7 +109,7 @@ def triangle(pattern: Pattern, lower: bool, diagonal: bool) -> tuple[Pattern, An
         low, high = (col, row) if lower else (row, col)
         kept = xp.flatnonzero(low <= high if diagonal else low < high)
         coords = tuple(c[kept] for c in (row, col))
-        return _like(pattern, coords), kept
+        return canonical_like(pattern, coords), kept
 
     xp = pattern.core.backend.xp
     beyond = pattern.row < pattern.col if lower else pattern.row > pattern.col

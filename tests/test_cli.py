@@ -223,6 +223,7 @@ def test_interrupted(monkeypatch, tmp_path):
         (["--json", "."], "is a folder"),
         (["--log", "no/such/folder/x.jsonl"], "--log: the folder of"),
         (["--plot", "no/such/folder/x.png"], "--plot: the folder of"),
+        (["--plot", "x.txt"], "--plot: x.txt: no format 'txt'; there are "),
         (["--resume"], "--resume needs --checkpoint"),
         (["--save-every", "-1"], "--save-every must be at least 0"),
     ],

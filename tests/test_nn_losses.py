@@ -251,6 +251,36 @@ def test_functional_has_the_ops_that_pytorch_keeps_there():
     assert F.linear(x, sg.ones(4, 3)).shape == (2, 4)
 
 
+def test_one_hot():
+    index = np.array([[2, 0], [1, 2]])
+    np.testing.assert_array_equal(F.one_hot(index).data, np.eye(3, dtype="i8")[index])
+    np.testing.assert_array_equal(F.one_hot(sg.tensor(index), 5).data, np.eye(5, dtype="i8")[index])
+    assert F.one_hot(np.zeros((0, 2), "i8"), 4).shape == (0, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: F.one_hot([0.0]), IndexError, "one_hot: index: expected integers, got float32"),
+        (lambda: F.one_hot([0, 3], 3), sg.PatternError, r"one_hot: index: index 3 at position 1"),
+        (lambda: F.one_hot([0, -1]), sg.PatternError, r"one_hot: index: index -1 at position 1"),
+        (lambda: F.one_hot(np.zeros(0, "i8")), ValueError, "one_hot: no elements .* num_classes"),
+    ],
+)
+def test_one_hot_errors(call, error, text):
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_rows_of_length_one():
+    x = dense(4, 5).requires_grad_()
+    A = sg.coo([[0, 0, 2], [1, 3, 2]], [3.0, 4.0, -2.0], (3, 5))
+    assert F.normalize(A).pattern is A.pattern
+    np.testing.assert_allclose(F.normalize(A).values.data, [0.6, 0.8, -1.0], rtol=1e-6)
+    np.testing.assert_allclose(sg.norm(F.normalize(x), 2, 1).detach().data, 1.0, rtol=1e-6)
+    np.testing.assert_array_equal(F.normalize(sg.zeros(2, 3)).data, 0)
+
+
 def test_bpr():
     p, n = dense(4, 1), dense(4, 3, seed=5)
     expected = np.log1p(np.exp(n.data - p.data)).mean()

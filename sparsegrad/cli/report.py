@@ -17,12 +17,12 @@ import sparsegrad as sg
 from sparsegrad.recipes import TrainingResult
 
 __all__ = [
+    "check_picture",
     "draw",
     "dumps",
     "head",
     "line",
     "metrics",
-    "pyplot",
     "record",
     "summary",
     "versions",
@@ -163,7 +163,17 @@ def versions() -> dict[str, str]:
 
 
 # ---- the picture -------------------------------------------------------------------------------
-def pyplot() -> Any:
+def check_picture(path: Path) -> None:
+    """Say before the training what `draw` would fail at: no matplotlib, or no such format."""
+    known = _figure()().canvas.get_supported_filetypes()
+    kind = path.suffix[1:].lower()
+    if kind and kind not in known:
+        raise ValueError(
+            f"--plot: {path}: no format {kind!r}; there are {', '.join(sorted(known))}"
+        )
+
+
+def _figure() -> Any:
     """matplotlib's figures, without a window; ImportError that says what to install."""
     try:
         from matplotlib.figure import Figure
@@ -179,7 +189,7 @@ def draw(path: Path, title: str, results: dict[int, TrainingResult]) -> None:
     names = [k for k in _names(results) if k != "epoch"]
     panels = [[k for k in names if "loss" in k], [k for k in names if "loss" not in k]]
     panels = [panel for panel in panels if panel]
-    figure = pyplot()(figsize=(5 * max(1, len(panels)), 3.6), layout="constrained")
+    figure = _figure()(figsize=(5 * max(1, len(panels)), 3.6), layout="constrained")
     figure.suptitle(title)
     for place, panel in enumerate(panels, 1):
         axes = figure.add_subplot(1, len(panels), place)

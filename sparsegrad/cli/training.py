@@ -58,7 +58,7 @@ def train(
     """Run each seed; print and write the results."""
     data: Any = None
     if around.plot is not None:
-        report.pyplot()  # that it is missing is said now
+        report.check_picture(around.plot)
     head = report.head(name, around.data, settings, around.device)
     results: dict[int, TrainingResult] = {}
     with _log(around.log, head) as log:

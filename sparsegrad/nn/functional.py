@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sparsegrad import dtypes, ops
+from sparsegrad import backends, dtypes, ops
 from sparsegrad.autograd.autocast import full_precision
 from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops import (
@@ -24,6 +24,7 @@ from sparsegrad.ops import (
     conv1d,
     conv2d,
     conv3d,
+    cosine_similarity,
     dropout,
     elu,
     gelu,
@@ -64,6 +65,7 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "cosine_similarity",
     "cross_entropy",
     "dropout",
     "elu",
@@ -82,6 +84,8 @@ __all__ = [
     "max_pool3d",
     "mse_loss",
     "nll_loss",
+    "normalize",
+    "one_hot",
     "pad",
     "relu",
     "sampled_softmax_loss",
@@ -106,6 +110,46 @@ def embedding(
             [2.]])
     """
     return ops.embedding(weight, index, padding_idx, sparse)
+
+
+def normalize(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
+    """x / max(|x|, eps), with the p-norm along `dim`: same shape; a SparseTensor keeps its pattern.
+
+    Raises ShapeError for a `dim` that x does not have.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.functional.normalize(sg.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6, 0.8],
+            [0. , 0. ]])
+    """
+    return x / ops.clamp(ops.norm(x, p, dim, True), eps)
+
+
+def one_hot(index: Any, num_classes: int = -1) -> Tensor:
+    """1 at the class of each element and 0 elsewhere: integers (*B) -> int64 (*B, num_classes).
+
+    num_classes: -1 for the greatest class + 1. Linear layers of classes need no such tensor:
+        `sg.embedding(weight, index)` is `one_hot(index) @ weight`.
+
+    Raises IndexError for what is no integer, PatternError for a class outside [0, num_classes),
+    ValueError for -1 without elements.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.functional.one_hot(sg.tensor([2, 0]))
+    tensor([[0, 0, 1],
+            [1, 0, 0]])
+    """
+    index = as_tensor(index)
+    if dtypes.kind(index.dtype) not in "iu":
+        raise IndexError(f"one_hot: index: expected integers, got {index.dtype}")
+    be = backends.for_array(index.data)
+    if num_classes == -1:
+        if not index.data.size:
+            raise ValueError("one_hot: no elements to count classes of; give num_classes")
+        num_classes = int(index.data.max()) + 1  # sync
+    flat = index.data.reshape(-1)
+    be.check_indices("one_hot: index", flat, num_classes)
+    return Tensor((index.data[..., None] == be.xp.arange(num_classes)).astype("int64"))
 
 
 def cross_entropy(

@@ -12,9 +12,9 @@ from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.ops.dense_matmul import matmul_p
 from sparsegrad.ops.elementwise import cast, exp, maximum, minimum, sqrt, where_p
 from sparsegrad.ops.rearrange import movedim, narrow
-from sparsegrad.ops.reduce import amax, amin, axes_of, axis_of, sum_p
+from sparsegrad.ops.reduce import amax, amin, axes_of, axis_of, norm, sum_p
 from sparsegrad.ops.shape import as_argument, cat, reshape_p, transpose
-from sparsegrad.ops.unary import isnan_p, log1p, logical_not
+from sparsegrad.ops.unary import clamp, isnan_p, log1p, logical_not
 
 __all__ = [
     "addcdiv",
@@ -29,6 +29,7 @@ __all__ = [
     "bucketize",
     "cdist",
     "conj",
+    "cosine_similarity",
     "diag_embed",
     "diff",
     "hstack",
@@ -111,6 +112,21 @@ def logaddexp(a: Any, b: Any) -> Any:
     same = (top == low).data  # the difference of two infinities
     gap = where_p(0, low - top, mask=same)
     return top + log1p(exp(gap))
+
+
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """sum(x1 * x2) / (max(|x1|, eps) * max(|x2|, eps)) along `dim`, which goes; shapes broadcast.
+
+    Raises ShapeError for shapes that do not, TypeError for sparse tensors.
+
+    >>> import sparsegrad as sg
+    >>> sg.cosine_similarity(sg.tensor([[1.0, 0.0]]), sg.tensor([[2.0, 0.0], [0.0, -3.0]]))
+    tensor([1., 0.])
+    """
+    x1, x2 = broadcast_tensors(_dense("cosine_similarity", x1), _dense("cosine_similarity", x2))
+    at = axis_of("cosine_similarity", dim, x1.ndim)
+    sizes = [clamp(norm(x, 2, at, True), eps) for x in (x1, x2)]
+    return sum_p(x1 / sizes[0] * (x2 / sizes[1]), axis=(at,))
 
 
 def nan_to_num(

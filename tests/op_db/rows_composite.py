@@ -27,6 +27,10 @@ def ref_cdist(a: np.ndarray, b: np.ndarray, p: float = 2) -> np.ndarray:
     return (np.abs(a[..., :, None, :] - b[..., None, :, :]) ** p).sum(-1) ** (1 / p)
 
 
+def ref_cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
+
+
 def ref_embed(x: np.ndarray, offset: int) -> np.ndarray:
     return np.stack([np.diag(row, offset) for row in x])
 
@@ -46,6 +50,10 @@ ROWS = [
     OpCase("aminmax", lambda x: sg.aminmax(x, dim=1)[0] * sg.aminmax(x, dim=1)[1], lambda x: x.min(1) * x.max(1), of((3, 4))),
     OpCase("diff", lambda x: sg.diff(x, 2, 0), lambda x: np.diff(x, 2, 0), of((4, 3)), bilinear=True),
     OpCase("diff[too few]", lambda x: sg.diff(x, 2), lambda x: np.diff(x, 2), of((3, 1)), bilinear=True),
+    OpCase("cosine_similarity", lambda a, b: sg.cosine_similarity(a, b, -1), ref_cosine, of((2, 3, 4), (3, 4)), errors=(
+        (lambda: sg.cosine_similarity(sg.ones(2), sg.ones(2), 1), sg.ShapeError, "cosine_similarity: dim 1"),
+        (lambda: sg.cosine_similarity(eye(), eye()), TypeError, "cosine_similarity: needs a dense tensor"))),
+    OpCase("normalize", lambda x: sg.nn.functional.normalize(x, 3.0, 0), lambda x: x / (np.abs(x) ** 3).sum(0) ** (1 / 3), of((3, 4))),
     OpCase("cdist", sg.cdist, ref_cdist, of((2, 3, 4), (5, 4)), errors=(
         (lambda: sg.cdist(sg.ones(2, 3), sg.ones(2, 4)), sg.ShapeError, r"cdist: expected .* got \(2, 3\) and \(2, 4\)"),)),
     OpCase("cdist[1]", lambda a, b: sg.cdist(a, b, 1), lambda a, b: ref_cdist(a, b, 1), of((3, 2), (4, 2))),

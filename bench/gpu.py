@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import sparsegrad as sg
+from bench import gpu_peers
 from bench.graphs import power_law
 from bench.machine import commit, fingerprint
 from bench.oracle import WrongResult
@@ -37,12 +38,14 @@ class Case:
     make: device -> a function without arguments that runs it and returns a Tensor.
     bytes: what it must move; 0 where that says nothing.
     tol: largest error against the CPU in float64, relative to the largest element.
+    peers: what others have for it.
     """
 
     name: str
     make: Callable[[str, str], Callable[[], sg.Tensor]]
     bytes: int = 0
     tol: float = 1e-5
+    peers: Callable[[], gpu_peers.Calls] = dict
 
 
 def _cases(n: int, nnz: int) -> list[Case]:
@@ -70,7 +73,9 @@ def _cases(n: int, nnz: int) -> list[Case]:
 
         size = np.dtype(stored).itemsize
         moved = nnz * (size * (k + 1) + 4) + size * n * k
-        return Case(f"spmm, {stored}, k = {k}{name}", make, moved, 1e-5 if size > 2 else 5e-3)
+        tol = 1e-5 if size > 2 else 5e-3
+        peers = (lambda: gpu_peers.spmm(graph, x[:, :k])) if not name and size == 4 else dict
+        return Case(f"spmm, {stored}, k = {k}{name}", make, moved, tol, peers)
 
     def deterministic(A: Any, right: sg.Tensor) -> sg.Tensor:
         with sg.config(deterministic=True):
@@ -98,7 +103,10 @@ def _cases(n: int, nnz: int) -> list[Case]:
             A, left = matrix(device, dtype), sg.tensor(x[:, :k].astype(dtype), device=device)
             return lambda: sg.sddmm(left, left, A.pattern).values
 
-        return Case(f"sddmm, float32, k = {k}", make, nnz * (8 * k + 12))
+        def peers() -> gpu_peers.Calls:
+            return gpu_peers.sddmm(graph, x[:, :k])
+
+        return Case(f"sddmm, float32, k = {k}", make, nnz * (8 * k + 12), peers=peers)
 
     def coalesce(device: str, dtype: str) -> Callable[[], sg.Tensor]:
         where = sg.tensor(pairs, dtype="int32", device=device).data
@@ -172,7 +180,11 @@ def _cases(n: int, nnz: int) -> list[Case]:
         product("", 64, stored="float16"),
         Case("spmm, float32, 4 heads of 16", heads, nnz * (4 * 68 + 4) + 4 * n * 64),
         *map(sddmm, (64, 128)),
-        Case("coalesce, new pattern", coalesce),
+        Case(
+            "coalesce, new pattern",
+            coalesce,
+            peers=lambda: gpu_peers.coalesce(pairs, values, n),
+        ),
         Case("coalesce, known pattern", sums, 40 * nnz),
         Case("softmax of rows", softmax, 8 * nnz),
         Case("softmax of rows and its gradient", softmax_gradient, 20 * nnz),
@@ -248,12 +260,16 @@ def _measured(cupy: Any, case: Case, rounds: int) -> dict[str, Any]:
     start = time.perf_counter()
     found = call().detach().numpy()
     first = time.perf_counter() - start
-    error = float(np.abs(found - exact).max(initial=0) / max(1.0, np.abs(exact).max(initial=0)))
-    if not error <= case.tol:
-        raise WrongResult(f"{case.name}: error {error:.2g} exceeds {case.tol:.2g}")
+    error = _checked(case.name, case, found, exact)
     device = _events(cupy, call, rounds)
     del call
     with_transfers = _clock(lambda: on_gpu()().detach().numpy(), TRANSFERS)
+    peers = {}
+    for name, peer in case.peers().items():
+        array = peer()
+        on_host = array.get() if hasattr(array, "get") else array.cpu().numpy()
+        _checked(f"{case.name}, {name}", case, on_host, exact)
+        peers[name] = statistics.median(_events(cupy, peer, rounds))
     on_cpu = case.make("cpu", "float32")
     on_cpu()
     host = _clock(on_cpu, max(2, rounds // 4))
@@ -265,8 +281,17 @@ def _measured(cupy: Any, case: Case, rounds: int) -> dict[str, Any]:
         "spread": [min(device), max(device)],
         "with_transfers_seconds": statistics.median(with_transfers),
         "cpu_seconds": statistics.median(host),
+        "peers": peers,
         "bytes": case.bytes,
     }
+
+
+def _checked(name: str, case: Case, found: np.ndarray, exact: np.ndarray) -> float:
+    """The error of a result; WrongResult for one that is too large."""
+    error = float(np.abs(found - exact).max(initial=0) / max(1.0, np.abs(exact).max(initial=0)))
+    if not error <= case.tol:
+        raise WrongResult(f"{name}: error {error:.2g} exceeds {case.tol:.2g}")
+    return error
 
 
 def markdown(document: dict[str, Any]) -> str:
@@ -279,8 +304,8 @@ def markdown(document: dict[str, Any]) -> str:
         + ".",
         "",
         "| case | GPU | from, to | first call | from host to host | GB/s | share of the gather |"
-        " CPU | CPU / GPU |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        " CPU | CPU / GPU | others on the GPU |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for r in document["results"]:
         rate = r["bytes"] / r["seconds"]
@@ -296,6 +321,7 @@ def markdown(document: dict[str, Any]) -> str:
             share,
             f"{r['cpu_seconds'] * 1e3:.2f} ms",
             f"{r['cpu_seconds'] / r['seconds']:.1f}",
+            ", ".join(f"{name} {t * 1e3:.3f} ms" for name, t in r["peers"].items()),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

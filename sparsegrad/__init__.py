@@ -186,10 +186,21 @@ if typing.TYPE_CHECKING:
 
     bfloat16: _dtype
 else:
+    _ELSEWHERE = {  # PyTorch's names, and what they are here
+        "func": "sg.autograd",
+        "inference_mode": "sg.no_grad",
+        "sparse": "sg.coo and sg.mm, or the methods of a SparseTensor",
+        "sparse_coo_tensor": "sg.coo(indices, values, shape)",
+        "sparse_csc_tensor": "sg.csc(indptr, indices, values, shape)",
+        "sparse_csr_tensor": "sg.csr(indptr, indices, values, shape)",
+        "utils": "sg.data, sg.checkpoint",
+    }
 
     def __getattr__(name):  # what an extra brings, which may not be installed
         if name == "bfloat16":
             return dtypes.bfloat16
-        raise AttributeError(  # with both, Python answers "Did you mean: ...?"
-            f"module 'sparsegrad' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
-        )
+        said = f"module 'sparsegrad' has no attribute {name!r}"
+        if name in _ELSEWHERE:
+            raise AttributeError(f"{said}; see {_ELSEWHERE[name]}")
+        # With name and obj, Python answers "Did you mean: ...?".
+        raise AttributeError(said, name=name, obj=sys.modules[__name__])

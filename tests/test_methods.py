@@ -145,6 +145,7 @@ def test_a_sparse_tensor_says_what_names_of_other_libraries_are_here() -> None:
         ("tocsr", r'; see A.to\("csr"\)'),
         ("toarray", r"; see A.to_dense\(\).numpy"),
         ("_nnz", "; see A.nnz"),
+        ("eliminate_zeros", r"; see sg.drop_zeros\(A\)"),
         ("exp", r"; see A.values.exp for stored entries only, or A.to_dense\(\).exp"),
         ("exp_", "; see A.values.exp_ for stored entries only$"),
         ("nonsense", "$"),
@@ -153,5 +154,7 @@ def test_a_sparse_tensor_says_what_names_of_other_libraries_are_here() -> None:
             AttributeError, match=f"{name}: a SparseTensor has no such attribute{hint}"
         ):
             getattr(A, name)
+    with pytest.raises(AttributeError, match=r"sparse_coo_tensor'; see sg.coo\(indices"):
+        sg.sparse_coo_tensor
     with pytest.raises(ValueError, match="neither true nor false"):
         bool(A)

@@ -203,6 +203,12 @@ def test_an_index_out_of_bounds_is_raised_at_the_next_wait(device: str) -> None:
     with pytest.raises(sg.PatternError, match="cross_entropy: target: index 3"):
         sg.cuda.synchronize()
     sg.cuda.synchronize()  # said once
+    for _ in range(5):
+        sg.embedding(table, sg.tensor([1, 4], device=device))
+    before = synchronisations()
+    sg.cuda.synchronize()
+    if before is not None:  # for the work, and once for all checks
+        assert synchronisations() - before <= 2
     with pytest.raises(sg.PatternError, match=r"indices\[0\]: index 9"):
         sg.coo(sg.tensor([[9], [0]], device=device), sg.ones(1, device=device), (4, 3))
 

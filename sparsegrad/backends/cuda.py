@@ -291,15 +291,17 @@ _pending: list[tuple[str, int, Array, Array]] = []
 
 def raise_pending() -> None:
     """Raise PatternError if an index that was used since the last synchronisation is outside its
-    bounds."""
-    while _pending:
-        name, bound, low, high = _pending.pop(0)
-        found = int(low), int(high)  # sync
-        if found[0] < 0 or found[1] >= bound:
-            _pending.clear()
-            raise PatternError(
-                f"{name}: index {found[0] if found[0] < 0 else found[1]} is outside [0, {bound})"
-            )
+    bounds. One wait a device for all of them."""
+    checks = _pending[:]
+    del _pending[: len(checks)]
+    for number in sorted({low.device.id for _, _, low, _ in checks}):
+        here = [check for check in checks if check[2].device.id == number]
+        with cupy.cuda.Device(number):
+            found = cupy.stack([ends for check in here for ends in check[2:]]).tolist()  # sync
+        for (name, bound, _, _), low, high in zip(here, found[::2], found[1::2], strict=True):
+            if low < 0 or high >= bound:
+                wrong = low if low < 0 else high
+                raise PatternError(f"{name}: index {wrong} is outside [0, {bound})")
 
 
 # ---- devices -----------------------------------------------------------------------------------

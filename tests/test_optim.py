@@ -434,6 +434,7 @@ def test_a_step_counts_as_an_in_place_change():
     ("make", "error", "text"),
     [
         (lambda p: optim.SGD(p), TypeError, "iterable"),
+        (lambda p: optim.SGD(sg.nn.Linear(1, 1)), TypeError, r"one Linear; see its parameters\(\)"),
         (lambda p: optim.SGD([]), ValueError, "no parameters"),
         (lambda p: optim.SGD([p, 3]), TypeError, "got int"),
         (lambda p: optim.SGD([p * 2]), sg.GraphError, "leaves"),

@@ -51,8 +51,12 @@ class Optimizer:
         self.defaults = {"sparse": "auto", "decay": "touched", **defaults}
         self.param_groups: list[dict[str, Any]] = []
         self.state: dict[Any, dict[str, Any]] = {}  # per parameter; tensors are looked up by id
-        if isinstance(params, (Tensor, SparseTensor)):
-            raise TypeError(f"{self._name}: params must be an iterable of tensors, got one tensor")
+        if isinstance(params, (Tensor, SparseTensor)) or not hasattr(params, "__iter__"):
+            hint = "; see its parameters()" if hasattr(params, "parameters") else ""
+            raise TypeError(
+                f"{self._name}: params must be an iterable of tensors, got one "
+                f"{type(params).__name__}{hint}"
+            )
         groups = list(params)
         if not groups:
             raise ValueError(f"{self._name}: no parameters")

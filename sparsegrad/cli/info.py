@@ -20,6 +20,7 @@ def info() -> None:
     for name, version in versions().items():
         typer.echo(f"{name} {version}")
     typer.echo(f"cores {os.cpu_count()}")
+    typer.echo(f"threads {sg.get_num_threads()}")
     typer.echo(f"cpu: {backends.for_device('cpu').name}")
     if (problem := sg.cuda.problem()) is not None:
         typer.echo(f"cuda: not available ({problem})")

@@ -40,12 +40,16 @@ def _in_place(name: str) -> Callable[..., Any]:
 def _augmented(name: str, sign: str) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
         recorded = self.requires_grad or getattr(other, "requires_grad", False)
-        if (recorded and recording.get()) or getattr(other, "_is_sparse", False):
-            return NotImplemented  # then Python takes the result of the operator instead
-        return self._update(name, getattr(ops, name), other)
+        parameter = self.requires_grad and self.is_leaf  # whose gradient a new tensor would lose
+        if parameter or not ((recorded and recording.get()) or getattr(other, "_is_sparse", False)):
+            return self._update(name, getattr(ops, name), other)
+        return NotImplemented  # then Python takes the result of the operator instead
 
     method.__name__ = method.__qualname__ = f"__i{name}__"
-    method.__doc__ = f"`t {sign}= other`: in place where that need not be recorded, else a new t."
+    method.__doc__ = (
+        f"`t {sign}= other`: in place where that need not be recorded, else a new t. GraphError for a"
+        " leaf that requires a gradient, outside of `sg.no_grad()`."
+    )
     return method
 
 

@@ -65,6 +65,8 @@ def test_augmented_assignment_is_in_place_where_nothing_is_recorded() -> None:
     before = h
     h += 1
     assert h is not before and before.tolist() == [1.0, 1.0]
+    with pytest.raises(sg.GraphError, match=r"sub_: .* sg.no_grad\(\)"):
+        w -= 0.1 * w.grad  # a new tensor would take the parameter's name, without its gradient
     x = sg.arange(3)
     x += 1
     x //= 2

@@ -31,7 +31,7 @@ def train_logreg(
     Nothing is drawn, and nothing of the data is made dense. Raises ValueError unless there are two
     kinds of labels.
 
-    >>> result = train_logreg(sg.data.bag_of_words(n=200, seed=0))
+    >>> result = train_logreg(sg.data.bag_of_words(n=2000, seed=0))
     >>> result.test["accuracy"] > 0.8
     True
     """

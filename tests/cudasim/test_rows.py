@@ -7,7 +7,6 @@ import cudasim
 from cudasim.numbers import FLOATS, INDEX, draw, load, notices, same_every_time, store
 from sparsegrad.backends import cuda_rows
 from sparsegrad.backends.base import Backend
-from sparsegrad.backends.cuda import Cuda
 from sparsegrad.backends.steps import AdagradFactors, AdamFactors, RowGradient, SgdFactors
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-13}
@@ -32,6 +31,12 @@ LENGTHS = {
     "tiles": np.array([64, 65, 127, 64]),
     "one": np.array([300]),
 }
+
+
+def backend():
+    from sparsegrad.backends.cuda import Cuda
+
+    return Cuda()
 
 
 def ml_dtype(array, dtype):
@@ -94,7 +99,7 @@ def check_step(cp, step="adam", lengths="several", dtype="float32", everywhere=F
     there = [place(a) for a in (p, *state)]
     given = place(grad) if everywhere else RowGradient(*map(place, grad))
     name = method if everywhere else f"{method}_rows"
-    getattr(Cuda(), name)(factors, there[0], given, *there[1:])
+    getattr(backend(), name)(factors, there[0], given, *there[1:])
     got = [a.get() for a in there]
     for found, value in zip(got, wanted, strict=True):
         found = (
@@ -146,7 +151,7 @@ def test_rows_out_of_range_are_left_alone(cp):
     """An index whose check still waits must not write anywhere."""
     p = cp.ones((4, 8), "f")
     grad = RowGradient(cp.asarray([-1, 2, 4], "i"), None, None, cp.ones((3, 8), "f"))
-    Cuda().sgd_rows(SgdFactors(0.5, 0.0, 0.0, False), p, grad)
+    backend().sgd_rows(SgdFactors(0.5, 0.0, 0.0, False), p, grad)
     assert (p.get() == [[1.0], [1.0], [0.5], [1.0]]).all()
 
 
@@ -206,6 +211,6 @@ def test_launches(sim):
         there = [sim.asarray(a) for a in (p, *state)]
         given = RowGradient(*map(sim.asarray, grad))
         with cudasim.record_launches() as launches:
-            Cuda().adam_rows(STEPS["adam"][1], there[0], given, *there[1:])
+            backend().adam_rows(STEPS["adam"][1], there[0], given, *there[1:])
         assert len(launches) == wanted
     assert cudasim.synchronisations() == before

@@ -47,8 +47,8 @@ def _augmented(name: str, sign: str) -> Callable[..., Any]:
 
     method.__name__ = method.__qualname__ = f"__i{name}__"
     method.__doc__ = (
-        f"`t {sign}= other`: in place where that need not be recorded, else a new t. GraphError for a"
-        " leaf that requires a gradient, outside of `sg.no_grad()`."
+        f"`t {sign}= other`: in place where that need not be recorded, else a new t. GraphError for"
+        " a leaf that requires a gradient, outside of `sg.no_grad()`."
     )
     return method
 

@@ -68,6 +68,7 @@ def test_an_error_in_a_long_kernel_arrives() -> None:
 SLOW = pytest.mark.slow
 INTERRUPTED = """
     import os, signal, threading, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     import numpy as np
     import sparsegrad as sg
     from sparsegrad.backends import cpu_jit_launch
@@ -147,6 +148,7 @@ def test_ctrl_c_that_nobody_catches_ends_the_process() -> None:
     code = f"""
 import os, signal, threading, time
 from sparsegrad.backends import cpu_jit_launch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 cpu_jit_launch.launch(lambda ticket: time.sleep(60), (), 1, {cpu_jit_launch._LONG})
 """

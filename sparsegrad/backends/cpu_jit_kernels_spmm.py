@@ -7,7 +7,8 @@ What chunk t finds of a row that began in an earlier chunk goes to row m + t of 
 A row that whole vectors do not divide is covered by vectors that overlap: what lies in two of them
 is computed twice, and no loop over single columns is left. The functions that walk a chunk are
 apart from the kernels so that the compiler moves what is the same for a whole call (are there
-positions, is x far away) out of the loops over entries.
+positions, is x far away) out of the loops over entries. What counts is unsigned: an index that may
+be negative is looked at before every use.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from sparsegrad.backends.cpu_jit_vector import (
 )
 
 _AHEAD = 8  # entries between fetching a row of x and using it
-_AHEAD_NARROW = 16  # the same where that row is one or two vectors
+_AHEAD_NARROW = uint64(16)  # the same where that row is one or two vectors
+_1, _2 = uint64(1), uint64(2)
 _SHAPE = ">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3"
 
 
@@ -130,66 +132,72 @@ def spmm_narrow(ticket, cuts, indptr, indices, positions, values, step, x, out):
 # Two entries at a time, each with its own sum: a single one would wait for every addition.
 @inlined(set())
 def _one_vector(none, t, cuts, indptr, indices, positions, values, step, x, out):
-    m, k, by = indptr.size - 1, uint64(x.shape[2]), uint64(step)
+    m, k, by, nnz = uint64(indptr.size - 1), lanes(none), uint64(step), uint64(indices.size)
     xs, outs, scales = x.ravel(), out.ravel(), values.ravel()
     far_x, far_values = far(x), positions.size > 0 and far(values)
-    owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
-    lead = 1 if first < min(int64(indptr[owned]), last) else 0
-    for i in range(owned - lead, cuts[t + 1, 0]):
-        begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+    owned, first, last = uint64(cuts[t, 0]), uint64(cuts[t, 1]), uint64(cuts[t + 1, 1])
+    i, stop, e = owned, uint64(cuts[t + 1, 0]), first
+    if first < min(uint64(indptr[owned]), last):
+        i -= _1
+    while i < stop:
+        end = min(uint64(indptr[i + _1]), last)
         c0, c1 = none, none
-        e = begin
-        while e + 2 <= end:
-            if far_x and e + _AHEAD_NARROW + 1 < indices.size:
+        while e + _2 <= end:
+            if far_x and e + _AHEAD_NARROW + _1 < nnz:
                 prefetch(xs, uint64(indices[e + _AHEAD_NARROW]) * k)
-                prefetch(xs, uint64(indices[e + _AHEAD_NARROW + 1]) * k)
-            if far_values and e + _AHEAD_NARROW + 1 < indices.size:
+                prefetch(xs, uint64(indices[e + _AHEAD_NARROW + _1]) * k)
+            if far_values and e + _AHEAD_NARROW + _1 < nnz:
                 prefetch(scales, uint64(positions[e + _AHEAD_NARROW]))
-                prefetch(scales, uint64(positions[e + _AHEAD_NARROW + 1]))
-            a0, a1 = scales[place(positions, e, by)], scales[place(positions, e + 1, by)]
+                prefetch(scales, uint64(positions[e + _AHEAD_NARROW + _1]))
+            a0, a1 = scales[place(positions, e, by)], scales[place(positions, e + _1, by)]
             c0 = muladd(c0, a0, load(none, xs, uint64(indices[e]) * k))
-            c1 = muladd(c1, a1, load(none, xs, uint64(indices[e + 1]) * k))
-            e += 2
+            c1 = muladd(c1, a1, load(none, xs, uint64(indices[e + _1]) * k))
+            e += _2
         if e < end:
             a0 = scales[place(positions, e, by)]
             c0 = muladd(c0, a0, load(none, xs, uint64(indices[e]) * k))
-        store(outs, uint64(i if i >= owned else m + t) * k, add(c0, c1))
+            e += _1
+        store(outs, (i if i >= owned else m + uint64(t)) * k, add(c0, c1))
+        i += _1
 
 
 @inlined(set())
 def _two_vectors(none, t, cuts, indptr, indices, positions, values, step, x, out):
-    m, k, by = indptr.size - 1, uint64(x.shape[2]), uint64(step)
+    m, k, by, nnz = uint64(indptr.size - 1), uint64(x.shape[2]), uint64(step), uint64(indices.size)
     xs, outs, scales = x.ravel(), out.ravel(), values.ravel()
     far_x, far_values = far(x), positions.size > 0 and far(values)
     second = k - lanes(none)
-    owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
-    lead = 1 if first < min(int64(indptr[owned]), last) else 0
-    for i in range(owned - lead, cuts[t + 1, 0]):
-        begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
+    owned, first, last = uint64(cuts[t, 0]), uint64(cuts[t, 1]), uint64(cuts[t + 1, 1])
+    i, stop, e = owned, uint64(cuts[t + 1, 0]), first
+    if first < min(uint64(indptr[owned]), last):
+        i -= _1
+    while i < stop:
+        end = min(uint64(indptr[i + _1]), last)
         c0, c1, d0, d1 = none, none, none, none
-        e = begin
-        while e + 2 <= end:
-            if far_x and e + _AHEAD_NARROW + 1 < indices.size:
-                for ahead in range(e + _AHEAD_NARROW, e + _AHEAD_NARROW + 2):
+        while e + _2 <= end:
+            if far_x and e + _AHEAD_NARROW + _1 < nnz:
+                for ahead in range(e + _AHEAD_NARROW, e + _AHEAD_NARROW + _2):
                     prefetch(xs, uint64(indices[ahead]) * k)
                     prefetch(xs, uint64(indices[ahead]) * k + second)
-            if far_values and e + _AHEAD_NARROW + 1 < indices.size:
+            if far_values and e + _AHEAD_NARROW + _1 < nnz:
                 prefetch(scales, uint64(positions[e + _AHEAD_NARROW]))
-                prefetch(scales, uint64(positions[e + _AHEAD_NARROW + 1]))
-            a0, a1 = scales[place(positions, e, by)], scales[place(positions, e + 1, by)]
-            b0, b1 = uint64(indices[e]) * k, uint64(indices[e + 1]) * k
+                prefetch(scales, uint64(positions[e + _AHEAD_NARROW + _1]))
+            a0, a1 = scales[place(positions, e, by)], scales[place(positions, e + _1, by)]
+            b0, b1 = uint64(indices[e]) * k, uint64(indices[e + _1]) * k
             c0 = muladd(c0, a0, load(none, xs, b0))
             d0 = muladd(d0, a0, load(none, xs, b0 + second))
             c1 = muladd(c1, a1, load(none, xs, b1))
             d1 = muladd(d1, a1, load(none, xs, b1 + second))
-            e += 2
+            e += _2
         if e < end:
             a0, b0 = scales[place(positions, e, by)], uint64(indices[e]) * k
             c0 = muladd(c0, a0, load(none, xs, b0))
             d0 = muladd(d0, a0, load(none, xs, b0 + second))
-        row = uint64(i if i >= owned else m + t) * k
+            e += _1
+        row = (i if i >= owned else m + uint64(t)) * k
         store(outs, row, add(c0, c1))
         store(outs, row + second, add(d0, d1))
+        i += _1
 
 
 @kernel(_SHAPE)

@@ -1,16 +1,17 @@
 """How a sparse tensor shows itself: text, HTML, a picture. Nothing here looks at more than a few
-entries, but for the picture, which counts entries by cell."""
+entries, but for the picture, which counts entries by cell. And tables of text."""
 
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from sparsegrad.errors import ShapeError
 
-__all__ = ["as_html", "as_string", "as_text", "dense_as_html", "first_entries", "spy"]
+__all__ = ["as_html", "as_string", "as_table", "as_text", "dense_as_html", "first_entries", "spy"]
 
 _SHOWN = 3  # entries in the text
 _HTML_SHOWN = 10
@@ -168,3 +169,32 @@ def density_grid(A: Any, cells: int = _CELLS) -> np.ndarray:
     row, col = (host(c).astype(np.int64) for c in A.pattern.coords)
     flat = (row * height // max(m, 1)) * width + col * width // max(n, 1)
     return np.bincount(flat, minlength=height * width).reshape(height, width)
+
+
+def as_table(names: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Rows of text under names, the first two columns to the left; drawn by rich where that is
+    installed."""
+    try:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        widths = [max(map(len, column)) for column in zip(names, *body, strict=True)]
+
+        def line(row: Sequence[str]) -> str:
+            cells = zip(row, widths, strict=True)
+            return "  ".join(
+                text.ljust(w) if i < 2 else text.rjust(w) for i, (text, w) in enumerate(cells)
+            ).rstrip()
+
+        return "\n".join([line(names), "  ".join("-" * w for w in widths), *map(line, body)])
+    import io
+
+    drawn = Table(box=box.SIMPLE_HEAD)
+    for i, name in enumerate(names):
+        drawn.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
+    for row in body:
+        drawn.add_row(*row)
+    out = io.StringIO()
+    Console(file=out, width=120, color_system=None).print(drawn)
+    return out.getvalue().rstrip("\n")

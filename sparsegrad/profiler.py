@@ -13,12 +13,13 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import Token
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparsegrad import backends, memory
+from sparsegrad.display import as_table
 from sparsegrad.engine import primitive as engine
 from sparsegrad.engine.mode import DensifyEvent, watcher
 from sparsegrad.engine.primitive import Primitive, swap
@@ -49,6 +50,8 @@ class OpStats:
     """Totals of one op, or of one kind of index work.
 
     seconds: time inside it, without what it called that is listed itself.
+    device_seconds: the same on the GPU, by events of CUDA around it; where the GPU had nothing
+        to do it includes waiting for the host. 0 for work on the CPU.
     nnz: entries of the patterns it was called with. nbytes: size of its results.
     """
 
@@ -58,6 +61,7 @@ class OpStats:
     seconds: float = 0.0
     nnz: int = 0
     nbytes: int = 0
+    device_seconds: float = 0.0
 
 
 class profile:
@@ -67,9 +71,11 @@ class profile:
     passes, hooks and whatever else runs inside it; other threads only if they run in a copy of its
     context. While it is open an op costs about a microsecond more, nothing otherwise; what was
     recorded is counted when it is looked at, or when there are `max_events`. Where a GPU was used
-    before, ops and index work are ranges of NVTX too, which Nsight Systems shows beside kernels.
+    before, ops and index work are timed on it too, without a wait until somebody looks, and they
+    are ranges of NVTX, which Nsight Systems shows beside kernels.
 
-    max_events: single calls that are kept for `export_chrome_trace`; later ones are only counted.
+    max_events: single calls that are kept for `export_chrome_trace` (of those on a GPU half as
+        many); later ones are only counted.
 
     >>> import sparsegrad as sg
     >>> A = sg.coo([[0, 1], [1, 0]], [2.0, 3.0], (2, 2))
@@ -90,7 +96,9 @@ class profile:
         self._stats: dict[tuple[Any, bool], OpStats] = {}
         self._patterns: dict[tuple[Any, ...], int] = {}  # pattern -> bytes of an element
         self._dense: dict[tuple[Any, ...], float] = {}  # kind of call -> microseconds, if dense
-        self._done: dict[int, list[tuple[int, int]]] = {}  # thread -> (start, spent) of events
+        # thread -> (start, spent, statistics, spans) of events
+        self._done: dict[int, list[tuple[int, int, OpStats, tuple[Any, ...]]]] = {}
+        self._unread: list[tuple[OpStats, Any, tuple[Any, ...]]] = []  # a span and those inside it
         self._merged = [0, 0]  # entries in, entries out
         self._products = [0.0, 0.0]  # microseconds of spmm, and of dense products by the table
         self._lock = threading.Lock()
@@ -129,7 +137,8 @@ class profile:
 
         def timed(parts: Any) -> Any:
             entries = sum(part.nnz for part in parts)
-            out = _timed(self, _MERGE, "merge of sparse gradients", lambda: merge(parts), entries)
+            name, where = "merge of sparse gradients", parts[0].values.data
+            out = _timed(self, _MERGE, name, lambda: merge(parts), entries, where)
             held: profile | None = self
             while held is not None:
                 with held._lock:
@@ -147,7 +156,11 @@ class profile:
             pending = [self._pending.popleft() for _ in range(len(self._pending))]
             self._kept.extend(pending[: max(self.max_events - len(self._kept), 0)])
             for event in pending:
-                self._count(*event)
+                if len(event) == 2:
+                    self._time(*event)
+                else:
+                    self._count(*event)
+            self._read(wait=False)
             for done in self._done.values():  # what no event in progress can still have called
                 del done[:-_NESTED]
         if self._outer is not None:
@@ -159,14 +172,17 @@ class profile:
         self, what: Any, start: int, end: int, facts: Any, size: Any, dtype: Any, thread: int
     ) -> None:
         spent = own = end - start
+        inner: tuple[Any, ...] = ()
         done = self._done.setdefault(thread, [])
         while done and done[-1][0] >= start:  # events end after those they contain
-            own -= done.pop()[1]
-        done.append((start, spent))
+            _, its, _, spans = done.pop()
+            own -= its
+            inner += spans
         stats = self._stats.get((what, facts is True))
         if stats is None:
             kind, name = _named(what, facts)
             stats = self._stats[what, facts is True] = OpStats(name, kind)
+        done.append((start, spent, stats, inner))
         stats.calls += 1
         stats.seconds += own / 1e9
         stats.nbytes += _nbytes(size, dtype)
@@ -182,6 +198,22 @@ class profile:
                 self._products[0] += own / 1e3
                 self._products[1] += dense
 
+    def _time(self, thread: int, span: Any) -> None:
+        """The latest event of a thread was on a device, where it took this span."""
+        start, spent, stats, inner = self._done[thread][-1]
+        self._done[thread][-1] = start, spent, stats, (span,)
+        self._unread.append((stats, span, inner))
+
+    def _read(self, wait: bool) -> None:
+        """Add up what devices took: everything, or what can be had without a wait."""
+        unread, self._unread = self._unread, []
+        for entry in unread:
+            stats, span, inner = entry
+            if wait or span.done:
+                stats.device_seconds += span.seconds() - sum(s.seconds() for s in inner)
+            else:
+                self._unread.append(entry)
+
     def _weigh(self, what: Any, facts: Any, size: Any, dtype: Any) -> float:
         """A kind of call that is new: note its pattern; microseconds of the dense product by the
         cost table if it is a sparse one, else 0."""
@@ -193,14 +225,21 @@ class profile:
 
     @property
     def ops(self) -> list[OpStats]:
-        """Ops, index work and merges, the most expensive first."""
+        """Ops, index work and merges, the most expensive first. Waits for a GPU in use."""
         self._fold()
-        return sorted(self._stats.values(), key=lambda stats: -stats.seconds)
+        with self._lock:
+            self._read(wait=True)
+        return sorted(self._stats.values(), key=lambda s: -max(s.seconds, s.device_seconds))
 
     @property
     def busy_seconds(self) -> float:
-        """Time inside everything listed in `ops`."""
+        """Time inside everything listed in `ops`, on the host."""
         return sum(stats.seconds for stats in self.ops)
+
+    @property
+    def device_seconds(self) -> float:
+        """The same on the GPU; 0 where none was used."""
+        return sum(stats.device_seconds for stats in self.ops)
 
     @property
     def memory_saved(self) -> float:
@@ -220,24 +259,26 @@ class profile:
 
     @property
     def conversion_share(self) -> float:
-        """Share of `busy_seconds` spent on changing formats: sorting, grouping and reordering
-        entries, to dense and from dense."""
+        """Share of `busy_seconds`, where a GPU was used of `device_seconds`, spent on changing
+        formats: sorting, grouping and reordering entries, to dense and from dense."""
         busy = converting = 0.0
+        clock = "device_seconds" if self.device_seconds else "seconds"
         for stats in self.ops:
-            busy += stats.seconds
+            seconds = getattr(stats, clock)
+            busy += seconds
             listed = _CONVERTING_OPS if stats.kind == _OP else _CONVERSIONS
             if stats.kind != _MERGE and stats.name in listed:
-                converting += stats.seconds
+                converting += seconds
         return converting / busy if busy else 0.0
 
     @property
     def speed_up(self) -> float | None:
         """Dense time / sparse time of the products A @ x, dense time by the cost table of
-        `sparsegrad.policy`, not measured; None if there were none.
-        Below 1, dense would be faster."""
-        self._fold()
+        `sparsegrad.policy`, not measured; None if there were none, or where a GPU was used, which
+        the table does not know. Below 1, dense would be faster."""
+        on_host = not self.device_seconds
         sparse, dense = self._products
-        return dense / sparse if sparse else None
+        return dense / sparse if sparse and on_host else None
 
     @property
     def accumulation(self) -> dict[str, float]:
@@ -258,6 +299,7 @@ class profile:
         return {
             "seconds": self.seconds,
             "busy_seconds": self.busy_seconds,
+            "device_seconds": self.device_seconds,
             "memory_saved": self.memory_saved,
             "speed_up": self.speed_up,
             "conversion_share": self.conversion_share,
@@ -273,18 +315,23 @@ class profile:
 
     def table(self, rows: int = 20) -> str:
         """The summary as text, the most expensive `rows` ops listed; drawn by rich where it is
-        installed."""
-        busy = self.busy_seconds or 1.0
-        names = ("op", "kind", "calls", "ms", "share", "µs a call", "entries", "result bytes")
+        installed. Where a GPU was used, shares are those of its time."""
+        device = self.device_seconds
+        busy = device or self.busy_seconds or 1.0
+        names = ["op", "kind", "calls", "ms", "share", "µs a call", "entries", "result bytes"]
         body = [
-            (
+            [
                 s.name, s.kind, f"{s.calls:,}", f"{s.seconds * 1e3:,.2f}",
-                f"{s.seconds / busy:.1%}", f"{s.seconds / s.calls * 1e6:,.1f}",
-                f"{s.nnz:,}", f"{s.nbytes:,}",
-            )
+                f"{(s.device_seconds if device else s.seconds) / busy:.1%}",
+                f"{s.seconds / s.calls * 1e6:,.1f}", f"{s.nnz:,}", f"{s.nbytes:,}",
+            ]
             for s in self.ops[:rows]
         ]  # fmt: skip
-        return _drawn(names, body) + "\n" + "\n".join(self._facts()) + "\n"
+        if device:
+            names.insert(4, "GPU ms")
+            for row, s in zip(body, self.ops, strict=False):
+                row.insert(4, f"{s.device_seconds * 1e3:,.2f}")
+        return as_table(names, body) + "\n" + "\n".join(self._facts()) + "\n"
 
     def _facts(self) -> list[str]:
         merged, pool = self.accumulation, self.memory_pool
@@ -292,7 +339,8 @@ class profile:
         times = "none" if self.speed_up is None else f"{self.speed_up:.2f}"
         return [
             f"{self.seconds * 1e3:,.2f} ms, of which {self.busy_seconds * 1e3:,.2f} ms in "
-            f"{len(self.ops)} kinds of ops and index work",
+            f"{len(self.ops)} kinds of ops and index work"
+            + (f"; {device * 1e3:,.2f} ms on the GPU" if (device := self.device_seconds) else ""),
             f"memory saved by sparse storage     {self.memory_saved:.1%}",
             f"products, dense by table / sparse  {times}",
             f"time in format conversion          {self.conversion_share:.1%}",
@@ -305,18 +353,25 @@ class profile:
         ]
 
     def export_chrome_trace(self, path: Any) -> None:
-        """Write the calls that were kept as a trace for chrome://tracing or Perfetto."""
+        """Write the calls that were kept as a trace for chrome://tracing or Perfetto: when the host
+        was in them, and where a GPU was used, how long it took (`device_us`)."""
         self._fold()
         pid = os.getpid()
         events = []
-        for what, start, end, facts, size, dtype, thread in self._kept:
+        latest: dict[int, dict[str, Any]] = {}  # event of each thread
+        for event in self._kept:
+            if len(event) == 2:
+                latest[event[0]]["args"]["device_us"] = event[1].seconds() * 1e6
+                continue
+            what, start, end, facts, size, dtype, thread = event
             kind, name = _named(what, facts)
             nnz = facts if type(facts) is int else facts[3] if type(facts) is tuple else 0
-            events.append({
+            latest[thread] = {
                 "name": name, "cat": kind, "ph": "X", "pid": pid, "tid": thread,
                 "ts": start / 1e3, "dur": (end - start) / 1e3,
                 "args": {"nnz": nnz, "nbytes": _nbytes(size, dtype)},
-            })  # fmt: skip
+            }  # fmt: skip
+            events.append(latest[thread])
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
 
@@ -336,33 +391,6 @@ def _nbytes(size: Any, dtype: Any) -> int:
     return size if type(size) is int else math.prod(size) * dtype.itemsize
 
 
-def _drawn(names: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
-    try:
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        widths = [max(map(len, column)) for column in zip(names, *body, strict=True)]
-
-        def line(row: tuple[str, ...]) -> str:
-            cells = zip(row, widths, strict=True)
-            return "  ".join(
-                text.ljust(w) if i < 2 else text.rjust(w) for i, (text, w) in enumerate(cells)
-            ).rstrip()
-
-        return "\n".join([line(names), "  ".join("-" * w for w in widths), *map(line, body)])
-    import io
-
-    drawn = Table(box=box.SIMPLE_HEAD)
-    for i, name in enumerate(names):
-        drawn.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
-    for row in body:
-        drawn.add_row(*row)
-    out = io.StringIO()
-    Console(file=out, width=120, color_system=None).print(drawn)
-    return out.getvalue().rstrip("\n")
-
-
 # ---- recording ---------------------------------------------------------------------------------
 # Events are (what, start, end, facts, size, dtype, thread): a primitive, or (kind, name); facts are
 # the summary of the pattern it was called with, a number of entries, True for a call with sparse
@@ -371,41 +399,58 @@ def _drawn(names: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
 _call = Primitive.__call__
 _cached = Core.cached
 _users = 0
-_ranges: Any = None  # begin and end of a range of NVTX, while a profile is open and a GPU in use
+_span: Any = None  # what times an op on a GPU, while a profile is open and one in use
 _users_lock = threading.Lock()
 
 
 def _install() -> None:
-    global _users, _ranges
+    global _users, _span
     with _users_lock:
         _users += 1
         if _users == 1:
-            _ranges = backends.ranges()
-            swap("__call__", _profiled_call if _ranges is None else _in_range(*_ranges))
+            _span = backends.span()
+            swap("__call__", _profiled_call if _span is None else _spanned(_span))
             Core.cached = _profiled_cached  # type: ignore[method-assign]
 
 
 def _uninstall() -> None:
-    global _users, _ranges
+    global _users, _span
     with _users_lock:
         _users -= 1
         if not _users:
-            _ranges = None
+            _span = None
             swap("__call__")
             Core.cached = _cached  # type: ignore[method-assign]
 
 
-def _in_range(begin: Callable[[str], None], end: Callable[[], None]) -> Callable[..., Any]:
-    """`_profiled_call` in a range with the name of the op."""
+def _spanned(begin: Callable[[str, Any], Any]) -> Callable[..., Any]:
+    """`_profiled_call` with a span around it. One of a device is an event of its own, that follows
+    the event of the op."""
 
     def call(self: Primitive, *args: Any, **static: Any) -> Any:
-        begin(self.name.removesuffix("_p"))
+        held = _watching()
+        if held is None:
+            return _call(self, *args, **static)
+        span = begin(self.name.removesuffix("_p"), _array(args))
         try:
-            return _profiled_call(self, *args, **static)
+            out = _profiled_call(self, *args, **static)
         finally:
-            end()
+            span.close()
+        if span.timed:
+            held._pending.append((_thread(), span))
+        return out
 
     return call
+
+
+def _array(args: tuple[Any, ...]) -> Any:
+    """That of the first tensor, which says where the op runs."""
+    for a in args:
+        if isinstance(a, Tensor):
+            return a.data
+        if isinstance(a, SparseTensor):
+            return a.values.data
+    return None
 
 
 def _profiled_call(self: Primitive, *args: Any, **static: Any) -> Any:
@@ -461,17 +506,19 @@ def _profiled_cached(self: Core, key: Any, build: Callable[[], Any]) -> Any:
     label = key
     while type(label) is tuple:
         label = label[0]
-    return _timed(held, _INDEX, str(label), lambda: _cached(self, key, build), self.nnz)
+    name, where = str(label), self.arrays[-1]
+    return _timed(held, _INDEX, name, lambda: _cached(self, key, build), self.nnz, where)
 
 
-def _timed(held: profile, kind: str, name: str, fn: Callable[[], Any], nnz: int) -> Any:
-    ranges = _ranges
+def _timed(held: profile, kind: str, name: str, fn: Callable[[], Any], nnz: int, where: Any) -> Any:
+    """`fn()` as an event; `where`: an array that says on which device it works."""
+    span = None if _span is None else _span(name, where)
     start = _clock()
-    if ranges is not None:
-        ranges[0](name)
     try:
         return fn()
     finally:
-        if ranges is not None:
-            ranges[1]()
         held._pending.append(((kind, name), start, _clock(), nnz, 0, None, _thread()))
+        if span is not None:
+            span.close()
+            if span.timed:
+                held._pending.append((_thread(), span))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import sys
 import warnings
@@ -244,9 +245,12 @@ def test_namespace(device: str) -> None:
 def test_ops_are_ranges_while_a_profile_is_open(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from cupy.cuda import nvtx
+
     sg.backends.for_device(device)
     events: list[str] = []
-    monkeypatch.setattr(sg.backends, "ranges", lambda: (events.append, lambda: events.append("/")))
+    monkeypatch.setattr(nvtx, "RangePush", events.append)
+    monkeypatch.setattr(nvtx, "RangePop", lambda: events.append("/"))
     A, x = matrix(device=device).requires_grad_(), sg.ones(3, 2, device=device)
     A @ x
     assert events == []
@@ -262,6 +266,47 @@ def test_ops_are_ranges_while_a_profile_is_open(
     monkeypatch.undo()
     with sg.profile():  # CuPy's own
         A @ x
+
+
+def test_a_profile_times_ops_on_the_device_and_does_not_wait(device: str, tmp_path: Any) -> None:
+    A, x = matrix(device=device), sg.ones(3, 2, device=device, requires_grad=True)
+
+    def step() -> None:
+        (A @ x).sum().backward()
+        A + A
+
+    step()  # what patterns cache is there
+    before = synchronisations()
+    with sg.profile() as outer, sg.profile() as prof:
+        step()
+        sg.ones(2) * 2
+        with pytest.raises(sg.ShapeError):
+            A @ sg.ones(9, 2, device=device)
+    assert synchronisations() == before
+    for found in (prof, outer):
+        ops = {stats.name: stats for stats in found.ops if stats.kind == "op"}
+        assert {"spmm", "sum", "add (sparse)"} <= set(ops)
+        assert ops["spmm"].calls == 2 and ops["spmm"].device_seconds > 0
+        assert ops["mul"].device_seconds == 0  # on the CPU
+        # Own times: what an op called itself is not in them, so they add up to a part of the whole.
+        assert min(stats.device_seconds for stats in found.ops) >= 0
+        assert 0 < found.device_seconds < found.seconds
+        assert found.speed_up is None
+        assert found.summary()["device_seconds"] == found.device_seconds
+        assert "GPU ms" in found.table() and "ms on the GPU" in found.table()
+    prof.export_chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert all("device_us" in e["args"] for e in events if e["name"] == "spmm")
+    assert not any("device_us" in e["args"] for e in events if e["name"] == "mul")
+
+
+def test_a_long_profile_reads_times_as_they_come(device: str) -> None:
+    x = sg.ones(3, device=device)
+    with sg.profile(max_events=10) as prof:
+        for _ in range(40):
+            x * 2
+    assert len(prof._unread) < 40
+    assert prof.ops[0].calls == 40 and prof.device_seconds > 0
 
 
 # ---- modules, optimizers, training -------------------------------------------------------------

@@ -23,7 +23,7 @@ __all__ = [
     "for_device",
     "is_array",
     "named",
-    "ranges",
+    "span",
 ]
 
 
@@ -109,6 +109,8 @@ def for_device(device: str | Device = "auto") -> Backend:
     return _cpu(settings.get().backend)
 
 
-def ranges() -> Any:
-    """Functions that begin and end a named range in profilers of a GPU; None where none is used."""
-    return _cuda().ranges() if _cuda.cache_info().currsize else None
+def span() -> Any:
+    """What times an op on a GPU: the class `cuda_events.Span`; None where no GPU is in use."""
+    if not _cuda.cache_info().currsize:
+        return None
+    return importlib.import_module("sparsegrad.backends.cuda_events").Span

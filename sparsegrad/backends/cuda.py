@@ -400,11 +400,6 @@ def properties(number: int) -> tuple[str, tuple[int, int]]:
     return found["name"].decode(), (found["major"], found["minor"])
 
 
-def ranges() -> tuple[Callable[[str], None], Callable[[], None]]:
-    """Begin and end a range of NVTX, in which profilers of NVIDIA show what was launched."""
-    return cupy.cuda.nvtx.RangePush, cupy.cuda.nvtx.RangePop
-
-
 def memory_info() -> tuple[int, int]:
     """Bytes of the current device that are free, and all of them."""
     free, total = runtime.memGetInfo()

@@ -8,6 +8,7 @@
 #include "sim.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -25,6 +26,8 @@ enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 5
 PyObject *runtime_error, *driver_error, *kernel_error, *pointer_attributes, *device_properties,
     *on_launch;
 int runtime_version, checking;
+
+using Event = std::chrono::steady_clock::time_point;
 
 std::map<uintptr_t, size_t> live;
 size_t bytes_in_use, allocations, synchronisations;
@@ -192,13 +195,21 @@ SIM_API int rt_streamIsCapturing(intptr_t, int) { return 0; }
 SIM_API PyObject* rt_streamWaitEvent(intptr_t, intptr_t, int, void*) { return none(); }
 SIM_API unsigned rt_streamGetFlags(intptr_t, int) { return 0; }
 SIM_API int rt_streamGetPriority(intptr_t, int) { return 0; }
-SIM_API intptr_t rt_eventCreate(int) { return next_handle += 16; }
-SIM_API intptr_t rt_eventCreateWithFlags(unsigned, int) { return next_handle += 16; }
-SIM_API PyObject* rt_eventDestroy(intptr_t, int) { return none(); }
-SIM_API PyObject* rt_eventRecord(intptr_t, intptr_t, int) { return none(); }
+SIM_API intptr_t rt_eventCreate(int) { return (intptr_t) new Event; }
+SIM_API intptr_t rt_eventCreateWithFlags(unsigned, int) { return (intptr_t) new Event; }
+SIM_API PyObject* rt_eventDestroy(intptr_t event, int) {
+  delete (Event*)event;
+  return none();
+}
+SIM_API PyObject* rt_eventRecord(intptr_t event, intptr_t, int) {
+  *(Event*)event = std::chrono::steady_clock::now();
+  return none();
+}
 SIM_API PyObject* rt_eventSynchronize(intptr_t, int) { return synchronise(); }
-SIM_API PyObject* rt_eventQuery(intptr_t, int) { return none(); }
-SIM_API float rt_eventElapsedTime(intptr_t, intptr_t, int) { return 0.001f; }
+SIM_API PyObject* rt_eventQuery(intptr_t, int) { return PyLong_FromLong(0); }  // through with it
+SIM_API float rt_eventElapsedTime(intptr_t start, intptr_t end, int) {
+  return std::chrono::duration<float, std::milli>(*(Event*)end - *(Event*)start).count();
+}
 
 // ---- modules: the image is the path of a library made by build.py
 SIM_API intptr_t drv_moduleLoadData(PyObject* image, int) {

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -686,6 +687,32 @@ def test_several_python_threads_at_once(threads):
     for w in workers:
         w.join()
     assert not failures
+
+
+def test_small_products_of_one_pattern_in_many_threads():
+    """They share index arrays that SciPy was given once, never its matrix; and no values stay."""
+    be, failures = Cpu(), []
+    shape, row, col = coordinates("medium")
+    pattern = Pattern.coo((row, col), shape).to("csr")[0]
+    x = np.ones((shape[1], 7))
+    count = np.diff(pattern.rows()[0])[:, None]
+
+    def work(scale):
+        values = np.full(pattern.nnz, float(scale))
+        for _ in range(200):
+            got = be.spmm(pattern, values, x)
+            if not (got == count * scale).all():
+                failures.append(scale)
+        gone.append(weakref.ref(values))
+
+    gone = []
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(1, 5)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert not failures
+    assert [ref() for ref in gone] == [None] * 4
 
 
 def test_number_of_threads():

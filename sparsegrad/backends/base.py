@@ -22,7 +22,7 @@ from sparsegrad.backends.steps import Steps
 from sparsegrad.dtypes import accumulator, kind
 from sparsegrad.errors import PatternError
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "chunks"]
 
 Array = Any  # numpy.ndarray, or cupy.ndarray with the same API
 
@@ -263,7 +263,7 @@ class Backend(Chosen, Dense, Steps, Draws):
         shape = (pattern.shape[0], *x.shape[1:])
         out = self.xp.zeros(shape, dtype=accumulator(x.dtype))
         row, col = pattern.row, pattern.col
-        for part in _chunks(pattern.nnz, x.size // max(1, len(x))):
+        for part in chunks(pattern.nnz, x.size // max(1, len(x))):
             scaled = values[part, ..., None].astype(out.dtype, copy=False) * x[col[part]]
             self.scatter_add(out, row[part], scaled)
         return out.astype(x.dtype, copy=False)
@@ -286,7 +286,7 @@ class Backend(Chosen, Dense, Steps, Draws):
         """Entries of x @ y.T on the pattern: x (m, *H, k), y (n, *H, k) -> (nnz, *H)."""
         out = self.xp.empty((pattern.nnz, *x.shape[1:-1]), dtype=x.dtype)
         row, col, wide = pattern.row, pattern.col, accumulator(x.dtype)
-        for part in _chunks(pattern.nnz, x.size // max(1, len(x))):
+        for part in chunks(pattern.nnz, x.size // max(1, len(x))):
             out[part] = (x[row[part]] * y[col[part]].astype(wide, copy=False)).sum(axis=-1)
         return out
 
@@ -305,7 +305,7 @@ class Backend(Chosen, Dense, Steps, Draws):
         indptr, col, positions = pattern.sorted_rows()
         row = self.expand(indptr, nnz)
         v = values if positions is None else values[positions]
-        parts = _chunks(nnz, x.size // max(1, len(x)))
+        parts = chunks(nnz, x.size // max(1, len(x)))
         with np.errstate(invalid="ignore"):
             for part in parts:
                 self.extreme_at(out, row[part], v[part, ..., None] * x[col[part]], least)
@@ -383,7 +383,8 @@ class Backend(Chosen, Dense, Steps, Draws):
         return self.to_host(data), self.to_host(cols), self.to_host(indptr)
 
 
-def _chunks(n: int, width: int) -> list[slice]:
+def chunks(n: int, width: int) -> list[slice]:
+    """Slices of n rows of `width` elements, so that a temporary of one stays small."""
     step = max(1, _CHUNK // max(1, width))
     return [slice(i, min(i + step, n)) for i in range(0, n, step)]
 

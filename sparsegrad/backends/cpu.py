@@ -9,10 +9,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from sparsegrad.backends import joins, nearly_full
-from sparsegrad.backends.base import Array, Backend
+from sparsegrad.backends.base import Array, Backend, chunks
 from sparsegrad.dtypes import accumulator, kind
 
 __all__ = ["Cpu"]
+
+_NO_VALUES = np.empty(0)
 
 
 class Cpu(Backend):
@@ -73,14 +75,36 @@ class Cpu(Backend):
         return out
 
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
-        if values.ndim != 1 or x.ndim != 2 or x.dtype.kind not in "fc" or x.dtype == np.float16:
+        plain = values.shape == (pattern.nnz,) and x.ndim == 2 and x.dtype != np.float16
+        if not plain or x.dtype.kind not in "fc":
             return super().spmm(pattern, values, x)
         if (out := nearly_full.spmm(pattern, values, x)) is not None:
             return out
-        indptr, indices, positions = pattern.rows()
+        free, positions = pattern.cached("scipy", lambda: ([], pattern.rows()[2]))
         data = values if positions is None else values[positions]
         data = np.ascontiguousarray(data, dtype=x.dtype)
-        return sp.csr_array((data, indices, indptr), shape=pattern.shape) @ x
+        # Making a matrix of SciPy takes longer than a small product: it is kept, without values,
+        # and taken out while in use, so that no two threads share one.
+        try:
+            matrix = free.pop()
+            matrix.data = data
+        except IndexError:
+            indptr, indices, _ = pattern.rows()
+            matrix = sp.csr_array((data, indices, indptr), shape=pattern.shape)
+        out = matrix @ x
+        matrix.data = _NO_VALUES
+        free.append(matrix)
+        return out
+
+    def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
+        if x.dtype.kind not in "fc" or x.dtype == np.float16 or x.dtype != y.dtype:
+            return super().sddmm(pattern, x, y)
+        out = np.empty((pattern.nnz, *x.shape[1:-1]), dtype=x.dtype)
+        row, col = pattern.row, pattern.col
+        for part in chunks(pattern.nnz, math.prod(x.shape[1:])):
+            rows, cols = x.take(row[part], axis=0), y.take(col[part], axis=0)
+            np.einsum("...k,...k->...", rows, cols, out=out[part])
+        return out
 
     def spmm_extreme(
         self, pattern: Any, values: Array, x: Array, least: bool

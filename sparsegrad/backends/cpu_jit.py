@@ -253,14 +253,16 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
 
     # ---- sparse products -----------------------------------------------------------------------
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
-        wide, nnz, (m, n) = wide_of(x.dtype), pattern.nnz, pattern.shape
+        nnz = pattern.nnz
+        if not self._pays(nnz * math.prod(x.shape[1:]), _MIN_PRODUCT):
+            return super().spmm(pattern, values, x)
+        wide, (m, n) = wide_of(x.dtype), pattern.shape
         if (
             wide is None
             or kind(values.dtype) not in "fiub"
             or x.ndim < 2
             or len(x) != n
             or values.shape != (nnz, *x.shape[1:-1])
-            or not self._pays(nnz * math.prod(x.shape[1:]), _MIN_PRODUCT)
         ):
             return super().spmm(pattern, values, x)
         if (out := nearly_full.spmm(pattern, values, x)) is not None:
@@ -297,14 +299,16 @@ class CpuJit(CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
         return _result(out, x.dtype, (m, *x.shape[1:]))
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
-        wide, nnz, (m, n) = wide_of(x.dtype), pattern.nnz, pattern.shape
+        nnz = pattern.nnz
+        if not self._pays(nnz * math.prod(x.shape[1:]), _MIN_PRODUCT):
+            return super().sddmm(pattern, x, y)
+        wide, (m, n) = wide_of(x.dtype), pattern.shape
         if (
             wide is None
             or x.dtype != y.dtype
             or x.ndim < 2
             or x.shape != (m, *y.shape[1:])
             or len(y) != n
-            or not self._pays(nnz * math.prod(x.shape[1:]), _MIN_PRODUCT)
             or (plan := _row_plan(pattern)) is None
         ):
             return super().sddmm(pattern, x, y)

@@ -42,10 +42,12 @@ class CpuJitNarrow(cpu_jit.CpuJit):
         return out.view(dtype).reshape(x.shape)
 
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
-        word, nnz, (m, n) = _word(x, values), pattern.nnz, pattern.shape
+        word = _word(x, values)
+        if word is None:  # nearly always: leave at once
+            return super().spmm(pattern, values, x)
+        nnz, (m, n) = pattern.nnz, pattern.shape
         if (
-            word is None
-            or x.ndim < 2
+            x.ndim < 2
             or len(x) != n
             or values.shape != (nnz, *x.shape[1:-1])
             or not x.size
@@ -62,10 +64,12 @@ class CpuJitNarrow(cpu_jit.CpuJit):
         return out.view(x.dtype).reshape(m, *x.shape[1:])
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
-        word, nnz, (m, n) = _word(x, y), pattern.nnz, pattern.shape
+        word = _word(x, y)
+        if word is None:
+            return super().sddmm(pattern, x, y)
+        nnz, (m, n) = pattern.nnz, pattern.shape
         if (
-            word is None
-            or x.ndim < 2
+            x.ndim < 2
             or x.shape != (m, *y.shape[1:])
             or len(y) != n
             or not x.size
@@ -151,7 +155,7 @@ def _converts() -> bool:
 def _word(*arrays: Array) -> np.dtype | None:
     """What stands for the elements of arrays of one 16-bit dtype; None for any others."""
     dtype = arrays[0].dtype
-    if any(a.dtype != dtype for a in arrays):
+    if dtype.itemsize != 2 or any(a.dtype != dtype for a in arrays):
         return None
     if dtype == np.float16:
         return np.dtype(np.uint16) if _converts() else None

@@ -56,9 +56,7 @@ def matmul(a: Any, b: Any) -> Any:
     tensor([11.])
     """
     if getattr(a, "_is_sparse", False) or getattr(b, "_is_sparse", False):
-        from sparsegrad.ops.sparse_matmul import sparse_matmul
-
-        return sparse_matmul(a, b)
+        return matmul_p.sparse(a, b)
     from sparsegrad.tensor import as_tensor
 
     a, b = as_tensor(a), as_tensor(b)

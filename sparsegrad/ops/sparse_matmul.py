@@ -15,7 +15,9 @@ from typing import Any
 
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, ShapeError
+from sparsegrad.ops.dense_matmul import matmul, matmul_p
 from sparsegrad.ops.shape import (
+    as_argument,
     broadcast_p,
     permute_p,
     reshape_p,
@@ -86,8 +88,6 @@ def spmm(A: Any, x: Any, reduce: str = "sum") -> Any:
             [3.],
             [0.]])
     """
-    from sparsegrad.tensor import as_tensor
-
     if not getattr(A, "_is_sparse", False):
         raise TypeError(f"spmm: A must be a SparseTensor, got {type(A).__name__}")
     if reduce not in ("sum", "mean", "max", "min"):
@@ -98,7 +98,7 @@ def spmm(A: Any, x: Any, reduce: str = "sum") -> Any:
                 f"spmm: reduce={reduce!r} needs a dense x, got a SparseTensor {x.shape}"
             )
         return spgemm(A, x)
-    x = as_tensor(x)
+    x = as_argument("spmm", x)
     if reduce != "sum":
         A = coalesce(A)
     if reduce in ("max", "min") and "c" in (A.dtype.kind, x.dtype.kind):
@@ -204,8 +204,6 @@ def addmm(C: Any, A: Any, x: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     tensor([[14.],
             [13.]])
     """
-    from sparsegrad.ops.dense_matmul import matmul
-
     product = _scaled(alpha, matmul(A, x))
     if _is_number(beta, 0):
         return product
@@ -221,17 +219,16 @@ def _scaled(scale: Any, t: Any) -> Any:
 
 
 # ---- matmul with a sparse operand --------------------------------------------------------------
+@matmul_p.defsparse
 def sparse_matmul(a: Any, b: Any) -> Any:
     """`a @ b` with at least one sparse operand."""
-    from sparsegrad.tensor import as_tensor
-
     if _has_one_dim(a) or _has_one_dim(b):
         return _with_lines(a, b)
     if not getattr(b, "_is_sparse", False):
         return spmm(a, b)
     if getattr(a, "_is_sparse", False):
         return spgemm(a, b)
-    a = as_tensor(a)
+    a = as_argument("matmul", a)
     if a.ndim == 0 or b.sparse_dim < 2 or b.dense_dim or a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"matmul: shapes do not fit; got a: {a.shape}, b: {b.shape}")
     left = a if a.ndim == 1 else transpose(a, -2, -1)  # x @ A = (A.T @ x.T).T
@@ -249,7 +246,6 @@ def _has_one_dim(t: Any) -> bool:
 def _with_lines(a: Any, b: Any) -> Any:
     """a @ b where one of them has one sparse dimension: a vector (n,), read as a row on the left
     and as a column on the right, or rows (n, d) some of which are stored."""
-    from sparsegrad.ops.dense_matmul import matmul
     from sparsegrad.tensor import as_tensor
 
     a, b = (t if getattr(t, "_is_sparse", False) else as_tensor(t) for t in (a, b))

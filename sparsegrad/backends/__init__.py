@@ -56,7 +56,7 @@ def cuda_problem() -> str | None:
             "CuPy is not installed (pip install 'sparsegrad-engine[cuda12]', or cuda13 for CUDA 13)"
         )
     try:
-        return importlib.import_module("sparsegrad.backends.cuda").probe()
+        return importlib.import_module("sparsegrad.backends.cuda_probe").problem()
     except ImportError as error:
         return f"CuPy cannot be imported: {_line(error)}"
 

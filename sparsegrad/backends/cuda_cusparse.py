@@ -13,7 +13,7 @@ from cupy.cuda import runtime
 
 from sparsegrad.backends.cuda_spmm import Rows
 
-__all__ = ["DTYPES", "library", "spgemm", "spmm"]
+__all__ = ["DTYPES", "library", "spgemm", "spmm", "version"]
 
 Array = Any
 
@@ -26,6 +26,12 @@ def library() -> Any:
     from cupy_backends.cuda.libs import cusparse
 
     return cusparse
+
+
+def version() -> str:
+    """Of the library."""
+    number = library().getVersion(cupy.cuda.device.get_cusparse_handle())
+    return f"{number // 1000}.{number % 1000 // 100}.{number % 100}"
 
 
 def spmm(pattern: Any, rows: Rows, values: Array, x: Array) -> Array:

@@ -1,5 +1,6 @@
 """CuPy's compiler, with g++ in the place of NVRTC."""
 
+from importlib import import_module
 from typing import Any
 
 from .build import compile_kernels
@@ -38,3 +39,4 @@ def install(compiler: Any, check: bool) -> None:
 
     compiler._NVRTCProgram = Program
     compiler._nvrtc_version = (12, 9)
+    import_module("cupy_backends.cuda.libs.nvrtc").getVersion = lambda: (12, 9)

@@ -239,7 +239,8 @@ def test_namespace(device: str) -> None:
     sg.cuda.empty_cache()
     assert x.sum().item() == 1000
     assert sg.ones(1, device="auto").device.type == "cuda"
-    assert set(sg.cuda.describe()) == {"devices", "driver", "runtime", "cupy", "kernels"}
+    known = {"devices", "driver", "runtime", "libraries", "cupy", "kernels"}
+    assert set(sg.cuda.describe()) == known
 
 
 def test_ops_are_ranges_while_a_profile_is_open(

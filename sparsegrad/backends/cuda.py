@@ -18,6 +18,7 @@ from cupy.cuda import runtime
 from sparsegrad.backends import cuda_coalesce as coalesce
 from sparsegrad.backends import cuda_cusparse as cusparse
 from sparsegrad.backends import cuda_kernels as kernels
+from sparsegrad.backends import cuda_probe as probe
 from sparsegrad.backends import cuda_product as product
 from sparsegrad.backends import cuda_random as philox
 from sparsegrad.backends import cuda_segment as segment
@@ -29,7 +30,7 @@ from sparsegrad.device import Device
 from sparsegrad.dtypes import kind
 from sparsegrad.errors import DeviceError, PatternError, SparseEfficiencyWarning
 
-__all__ = ["Cuda", "opened", "probe", "serving", "use"]
+__all__ = ["Cuda", "opened", "serving", "use"]
 
 _FEW = 8  # columns up to which cuSPARSE's product leaves most lanes idle
 _PENDING_LIMIT = 256  # index checks that may wait for the next synchronisation
@@ -309,20 +310,6 @@ _BACKEND = Cuda()
 _default = 0  # what "cuda" without a number means
 
 
-def probe() -> str | None:
-    """Why no GPU can be used, found out by running a tiny kernel and loading the libraries; None if
-    one can."""
-    try:
-        if not runtime.getDeviceCount():
-            return "no device is visible"
-        if int(cupy.arange(3, dtype=np.int32).sum()) != 3:  # sync
-            return "a kernel gave a wrong result"
-        cusparse.library()
-    except (RuntimeError, ImportError, OSError, cupy.cuda.compiler.CompileException) as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return None
-
-
 @cache
 def count() -> int:
     """How many devices there are."""
@@ -342,13 +329,18 @@ def _switch(number: int) -> None:
 
 
 def index(device: str | Device) -> int:
-    """The number of a device; DeviceError for one there is not."""
+    """The number of a device; DeviceError for one there is not, or that is too old."""
     if device == "cuda":
         return _default
     number = Device.parse(device).index
     if number >= count():
         raise DeviceError(f"device cuda:{number}: there are {count()}, numbered from 0")
+    if number and (complaint := _too_old(number)):  # the first one was looked at by `problem`
+        raise DeviceError(f"device cuda:{number}: {complaint}")
     return number
+
+
+_too_old = cache(probe.too_old)
 
 
 def opened(device: str | Device) -> Cuda:
@@ -382,16 +374,13 @@ def describe() -> dict[str, str]:
         )
     return {
         "devices": "; ".join(names),
-        "driver": _version(runtime.driverGetVersion()),
-        "runtime": _version(runtime.runtimeGetVersion()),
+        "driver": probe.version(runtime.driverGetVersion()),
+        "runtime": probe.version(runtime.runtimeGetVersion()),
+        "libraries": f"nvrtc {probe.libraries()['nvrtc'][0]}, cusparse {cusparse.version()}",
         "cupy": cupy.__version__,
         "kernels": f"{sum(map(len, kernels.instances().values()))} instances in "
         f"{kernels.directory()}, compiled when they are first used",
     }
-
-
-def _version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def properties(number: int) -> tuple[str, tuple[int, int]]:

@@ -393,6 +393,57 @@ def test_init_errors(call, error, text):
         call(sg.zeros(2, 2))
 
 
+@pytest.mark.parametrize("act", [nn.ReLU, nn.Sigmoid, nn.Tanh])
+def test_sequential_joins_an_activation_with_the_linear_before(act):
+    linear, x = nn.Linear(3, 4), sg.randn(5, 3)
+    model, apart = nn.Sequential(linear, act()), act()(linear(x))
+    assert model(x).grad_fn.name == "bias_act" != apart.grad_fn.name
+    np.testing.assert_allclose(model(x).detach().numpy(), apart.detach().numpy(), rtol=1e-6)
+    found = [sg.grad((y * y).sum(), list(linear.parameters())) for y in (model(x), apart)]
+    for ours, expected in zip(*found, strict=True):
+        np.testing.assert_allclose(ours.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_sequential_calls_what_a_user_has_changed():
+    class Mine(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    class Half(nn.ReLU):
+        def forward(self, x):
+            return super().forward(x) / 2
+
+    x = sg.randn(5, 3)
+    for model in (nn.Sequential(Mine(3, 4), nn.ReLU()), nn.Sequential(nn.Linear(3, 4), Half())):
+        expected = model[1](model[0](x)).detach().numpy()
+        np.testing.assert_array_equal(model(x).detach().numpy(), expected)
+    model, seen = nn.Sequential(nn.Linear(3, 4), nn.ReLU()), []
+    for layer in model:
+        handle = layer.register_forward_hook(lambda m, args, out: seen.append((m, out)))
+    model(x)
+    assert [m for m, _ in seen] == list(model)
+    assert (seen[0][1] < 0).any() and not (seen[1][1] < 0).any()
+    handle.remove()
+    model[1].forward = lambda x: x  # a method of this object alone
+    assert (model(x) < 0).any()
+
+
+def test_a_row_sparse_gradient_passes_an_activation_joined_with_its_bias():
+    w, b = sg.randn(4, 3, requires_grad=True), sg.randn(4, requires_grad=True)
+    x = sg.randn(6, 3, requires_grad=True)
+    index, found = sg.tensor([1, 1, 4]), []
+    for y in (sg.linear(x, w, b, "relu"), sg.relu(sg.linear(x, w, b))):
+        with sg.densify(budget=0):
+            found.append(sg.grad((y.take(index) ** 2).sum(), [x, w, b]))
+    for ours, expected in zip(*found, strict=True):
+        assert type(ours) is type(expected)
+        np.testing.assert_allclose(densed(ours), densed(expected), rtol=1e-5, atol=1e-6)
+
+
+def densed(g):
+    return (g.to_dense() if isinstance(g, sg.SparseTensor) else g).numpy()
+
+
 def test_children_by_name_come_once():
     model = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
     model.again = model[0]

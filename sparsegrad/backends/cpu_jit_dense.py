@@ -10,6 +10,7 @@ from sparsegrad import memory
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
+from sparsegrad.backends.dense import ACTIVATIONS
 from sparsegrad.dtypes import accumulator
 
 __all__ = ["CpuJitDense"]
@@ -22,7 +23,7 @@ _I8 = np.dtype("i8")
 
 
 class CpuJitDense(Cpu):
-    """Kernels of `cpu_jit_kernels_activations` and `cpu_jit_kernels_dense`."""
+    """Kernels of `cpu_jit_kernels_activations`, `cpu_jit_kernels_bias`, `cpu_jit_kernels_dense`."""
 
     def _pays(self, work: int, least: int) -> bool:
         raise NotImplementedError
@@ -35,6 +36,30 @@ class CpuJitDense(Cpu):
         if bias is not None:
             out += bias
         return out
+
+    def bias_act(self, x: Array, bias: Array, activation: str) -> Array:
+        dtype = self._dense_dtype(x)
+        if dtype is None or activation == "tanh":  # NumPy's has vector code, a kernel would not
+            return super().bias_act(x, bias, activation)
+        tasks, chunk = _tasks(x)
+        out = memory.empty(x.shape, dtype)
+        args = (chunk, ACTIVATIONS.index(activation), contiguous(x, dtype), contiguous(bias, dtype))
+        launch(_kernel("bias_act", dtype), (*args, out), tasks, 2 * x.size)
+        return out
+
+    def bias_act_grad(self, g: Array, y: Array, activation: str) -> tuple[Array, Array]:
+        dtype = self._dense_dtype(y)
+        if dtype is None:
+            return super().bias_act_grad(g, y, activation)
+        tasks, chunk = _tasks(y)
+        out, sums = memory.empty(y.shape, dtype), np.empty((tasks, y.shape[1]), dtype)
+        args = (chunk, ACTIVATIONS.index(activation), contiguous(g, dtype), contiguous(y, dtype))
+        launch(_kernel("bias_act_grad", dtype), (*args, out, sums), tasks, 3 * y.size)
+        return out, sums.sum(axis=0)
+
+    def relu_grad(self, g: Array, y: Array) -> Array:
+        out = None if g.dtype != y.dtype else self._elementwise("relu_grad", g, y)
+        return super().relu_grad(g, y) if out is None else out
 
     def gelu(self, x: Array) -> Array:
         out = self._elementwise("gelu", x)
@@ -70,7 +95,7 @@ class CpuJitDense(Cpu):
     def cross_entropy(
         self, x: Array, classes: Array, weight: Array | None, smoothing: float
     ) -> tuple[Array, Array]:
-        dtype = self._dense_dtype(x)
+        dtype = self._dense_dtype(x, 4)
         if dtype is None:
             return super().cross_entropy(x, classes, weight, smoothing)
         tasks, chunk = _tasks(x)
@@ -89,7 +114,7 @@ class CpuJitDense(Cpu):
         weight: Array | None,
         smoothing: float,
     ) -> Array:
-        dtype = self._dense_dtype(x)
+        dtype = self._dense_dtype(x, 4)
         if dtype is None:
             return super().cross_entropy_grad(g, x, lse, classes, weight, smoothing)
         tasks, chunk = _tasks(x)
@@ -137,10 +162,10 @@ class CpuJitDense(Cpu):
         launch(_kernel("layer_norm_weight_grad", dtype), (chunk, *rows, parts), tasks, 2 * x.size)
         return parts.sum(axis=0)
 
-    def _dense_dtype(self, x: Array) -> np.dtype | None:
-        """The dtype to compute in; None where NumPy serves."""
+    def _dense_dtype(self, x: Array, passes: int = 1) -> np.dtype | None:
+        """The dtype to compute in; None where NumPy serves, in about so many passes."""
         dtype = accumulator(x.dtype)
-        if not x.size or dtype not in _FLOATS or not self._pays(x.size, _MIN_DENSE):
+        if not x.size or dtype not in _FLOATS or not self._pays(passes * x.size, _MIN_DENSE):
             return None
         return dtype
 
@@ -156,7 +181,13 @@ def _optional(array: Array | None, dtype: np.dtype) -> Array:
 
 
 def _kernel(name: str, *dtypes: np.dtype) -> Any:
-    from sparsegrad.backends import cpu_jit_kernels_activations, cpu_jit_kernels_dense
+    from sparsegrad.backends import (
+        cpu_jit_kernels_activations,
+        cpu_jit_kernels_bias,
+        cpu_jit_kernels_dense,
+    )
 
-    found = getattr(cpu_jit_kernels_dense, name, None)
-    return (found or getattr(cpu_jit_kernels_activations, name))[dtypes]
+    for family in (cpu_jit_kernels_dense, cpu_jit_kernels_bias):
+        if hasattr(family, name):
+            return getattr(family, name)[dtypes]
+    return getattr(cpu_jit_kernels_activations, name)[dtypes]

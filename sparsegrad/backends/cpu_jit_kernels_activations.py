@@ -127,3 +127,18 @@ def silu_grad(ticket, chunk, g, x, out):
             v = source[i]
             s = F(1) / (F(1) + _exp(-v))
             result[i] = back[i] * (s * (F(1) + v * (F(1) - s)))
+
+
+@kernel(">n1 n <F1 <F1 >F1", "F")
+def relu_grad(ticket, chunk, g, y, out):
+    """out = g where y > 0, else 0."""
+    F = y.dtype.type
+    tasks = (y.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        source, result = y[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
+        back = g[t * chunk : (t + 1) * chunk]
+        for i in range(source.size):
+            result[i] = back[i] if source[i] > F(0) else F(0)

@@ -15,9 +15,12 @@ import numpy as np
 
 from sparsegrad.dtypes import accumulator
 
-__all__ = ["Dense"]
+__all__ = ["ACTIVATIONS", "Dense"]
 
 Array = Any
+
+# Activations that come with a bias in one pass: their slope follows from their result.
+ACTIVATIONS = ("relu", "sigmoid", "tanh")
 
 
 class Dense:
@@ -36,11 +39,40 @@ class Dense:
             out += bias
         return out
 
+    def bias_act(self, x: Array, bias: Array, activation: str) -> Array:
+        """activation(x + bias) for x (n, m), bias (m,) and one of `ACTIVATIONS`: (n, m)."""
+        xp = self.xp
+        out = _wide(x) + _wide(bias)
+        if activation == "relu":
+            return xp.maximum(out, 0, out=out)
+        if activation == "tanh":
+            return xp.tanh(out, out=out)
+        out *= 0.5
+        xp.tanh(out, out=out)
+        out += 1
+        out *= 0.5
+        return out
+
+    def bias_act_grad(self, g: Array, y: Array, activation: str) -> tuple[Array, Array]:
+        """Gradients of `bias_act` to x (n, m) and to bias (m,), for g and its result y (n, m)."""
+        g, y = _wide(g), _wide(y)
+        if activation == "relu":
+            out = self.relu_grad(g, y)
+        elif activation == "tanh":
+            out = g * (1 - y * y)
+        else:
+            out = g * (y * (1 - y))
+        return out, out.sum(axis=0)
+
     def erf(self, x: Array) -> Array:
         """The error function; see `Backend`."""
         raise NotImplementedError
 
     # ---- activations, of any shape -------------------------------------------------------------
+    def relu_grad(self, g: Array, y: Array) -> Array:
+        """g where relu, whose result is y, has slope 1, and 0 elsewhere."""
+        return self.xp.where(y > 0, g, 0)
+
     def gelu(self, x: Array) -> Array:
         """x times the normal distribution function."""
         x = _wide(x)

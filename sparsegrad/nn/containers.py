@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from sparsegrad.nn.activations import ReLU, Sigmoid, Tanh
+from sparsegrad.nn.layers import Linear
 from sparsegrad.nn.module import Module
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterList", "Sequential"]
+
+# Activations that are computed in one pass with the bias of the Linear before them.
+_JOINED = {ReLU: "relu", Sigmoid: "sigmoid", Tanh: "tanh"}
 
 
 class Sequential(Module):
     """Modules called one after another, each on what the one before returned.
 
     modules: Modules, or one mapping of names to Modules.
+
+    A `Linear` and the `ReLU`, `Sigmoid` or `Tanh` after it are called as one, with the same
+    result, if neither has hooks: bias and activation are then one pass.
 
     >>> import sparsegrad as sg
     >>> model = sg.nn.Sequential(sg.nn.Linear(3, 4), sg.nn.ReLU())
@@ -31,8 +39,15 @@ class Sequential(Module):
 
     def forward(self, x: Any) -> Any:
         """What the last module returns."""
-        for module in self._modules.values():
-            x = module(x)
+        modules = list(self._modules.values())
+        joined = False  # with the Linear before
+        for module, after in zip(modules, [*modules[1:], None], strict=True):
+            if joined:
+                joined = False
+                continue
+            name = _JOINED.get(type(after))
+            joined = name is not None and _plain(module, Linear) and _plain(after, type(after))
+            x = module.forward(x, name) if joined else module(x)
         return x
 
     def __len__(self) -> int:
@@ -44,6 +59,13 @@ class Sequential(Module):
     def __getitem__(self, index: int | slice) -> Any:
         chosen = list(self._modules.items())[index]
         return Sequential(dict(chosen)) if isinstance(chosen, list) else chosen[1]
+
+
+def _plain(module: Any, kind: Any) -> bool:
+    """Whether a call of the module is the `forward` of this class and no more."""
+    if type(module) is not kind or "forward" in vars(module):
+        return False
+    return not (module._pre_hooks or module._hooks or module._grad_hooks)
 
 
 class ModuleList(Module):

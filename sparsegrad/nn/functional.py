@@ -146,7 +146,7 @@ def one_hot(index: Any, num_classes: int = -1) -> Tensor:
     if num_classes == -1:
         if not index.data.size:
             raise ValueError("one_hot: no elements to count classes of; give num_classes")
-        num_classes = int(index.data.max()) + 1  # sync
+        num_classes = be.extent(index.data)[1] + 1
     flat = index.data.reshape(-1)
     be.check_indices("one_hot: index", flat, num_classes)
     return Tensor((index.data[..., None] == be.xp.arange(num_classes)).astype("int64"))
@@ -212,8 +212,10 @@ def cross_entropy(
         )
         if reduction != "mean":
             return reduced("cross_entropy", loss, reduction)
-        total = ops.sum(Tensor(counts))  # nothing counts: nan, as the mean of nothing is
-        return ops.sum(loss) / ops.where(total == 0, float("nan"), total)
+        be = backends.for_array(counts)
+        total = be.sum(counts)
+        total = be.xp.where(total == 0, math.nan, total)  # of nothing, as the mean of nothing
+        return ops.sum(loss) / Tensor(be.xp.asarray(total, loss.dtype))
     log_probs = ops.log_softmax(logits, 1)
     weighted = log_probs if weight is None else log_probs * weight
     if isinstance(target, SparseTensor):

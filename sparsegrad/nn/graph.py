@@ -7,9 +7,10 @@ from typing import Any
 from sparsegrad import create, ops
 from sparsegrad.errors import ShapeError
 from sparsegrad.nn import init
-from sparsegrad.nn.layers import check_width, with_bias
+from sparsegrad.nn.layers import check_width
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
+from sparsegrad.ops.bias import check_activation
 from sparsegrad.ops.sparse_graph import gcn_norm
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor
@@ -23,11 +24,13 @@ class GCNConv(Module):
     x: a Tensor, or a SparseTensor (bag-of-words features: X W is then a sparse product too).
     A_hat: normalised adjacency (n, n), a SparseTensor as `gcn_norm` gives it. If it requires a
         gradient, so do its entries, at the price of one sampled product (SDDMM).
+    activation: the name of a function that follows, "relu" for one, in the same pass as the bias;
+        see `sg.bias_act`.
 
     Weight (in, out) starts Glorot-uniform, bias (out,) zero.
 
     Raises ShapeError for an input whose last dimension is not `in_features`, or whose rows are
-    not those of A_hat.
+    not those of A_hat; ValueError for another activation.
 
     Kipf and Welling, "Semi-supervised classification with graph convolutional networks",
     ICLR 2017.
@@ -39,10 +42,17 @@ class GCNConv(Module):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, dtype: Any = None
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        dtype: Any = None,
+        activation: str | None = None,
     ) -> None:
         super().__init__()
+        check_activation("GCNConv", activation)
         self.in_features, self.out_features = in_features, out_features
+        self.activation = activation
         self.weight = Parameter(create.empty(in_features, out_features, dtype=dtype))
         if bias:
             self.bias = Parameter(create.empty(out_features, dtype=dtype))
@@ -65,10 +75,11 @@ class GCNConv(Module):
                 f"{tuple(x.shape)} and {tuple(A_hat.shape)}"
             )
         out = A_hat @ (x @ self.weight)
-        return with_bias(out, self.bias)
+        return ops.bias_act(out, self.bias, self.activation)
 
     def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+        then = f", activation={self.activation!r}" if self.activation else ""
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}{then}"
 
 
 class SAGEConv(Module):
@@ -79,10 +90,11 @@ class SAGEConv(Module):
         SparseTensor; its values weigh the neighbours (ones for a plain graph) and get a gradient
         if they require one.
     aggregate: "mean" of the stored entries, "max" or "sum". A node without neighbours keeps S x_i.
+    activation: the name of a function that follows, as in `GCNConv`.
 
     The weights `own` S and `neighbours` N (in, out) start Glorot-uniform, the bias zero.
 
-    Raises ShapeError for sizes that do not fit, ValueError for another `aggregate`.
+    Raises ShapeError for sizes that do not fit, ValueError for another `aggregate` or activation.
 
     Hamilton, Ying and Leskovec, "Inductive representation learning on large graphs", NIPS 2017.
 
@@ -99,14 +111,16 @@ class SAGEConv(Module):
         aggregate: str = "mean",
         bias: bool = True,
         dtype: Any = None,
+        activation: str | None = None,
     ) -> None:
         super().__init__()
+        check_activation("SAGEConv", activation)
         if aggregate not in ("mean", "max", "sum"):
             raise ValueError(
                 f"SAGEConv: aggregate must be 'mean', 'max' or 'sum', got {aggregate!r}"
             )
         self.in_features, self.out_features = in_features, out_features
-        self.aggregate = aggregate
+        self.aggregate, self.activation = aggregate, activation
         self.own = Parameter(create.empty(in_features, out_features, dtype=dtype))
         self.neighbours = Parameter(create.empty(in_features, out_features, dtype=dtype))
         if bias:
@@ -130,10 +144,11 @@ class SAGEConv(Module):
         else:
             gathered = ops.spmm(A, x @ self.neighbours, reduce=self.aggregate)
         out = x @ self.own + gathered
-        return with_bias(out, self.bias)
+        return ops.bias_act(out, self.bias, self.activation)
 
     def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, aggregate={self.aggregate!r}"
+        then = f", activation={self.activation!r}" if self.activation else ""
+        return f"{self.in_features}, {self.out_features}, aggregate={self.aggregate!r}{then}"
 
 
 class GINConv(Module):

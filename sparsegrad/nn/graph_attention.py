@@ -7,7 +7,6 @@ from typing import Any
 from sparsegrad import create, ops
 from sparsegrad.nn import init
 from sparsegrad.nn.graph import check_graph
-from sparsegrad.nn.layers import with_bias
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
 from sparsegrad.ops.index import take_p
@@ -81,7 +80,7 @@ class _Attention(Module):
             out = ops.reshape(out, (values.shape[0], self.heads * self.out_features))
         else:
             out = ops.mean(out, 1)
-        return with_bias(out, self.bias)
+        return ops.bias_act(out, self.bias)
 
     def extra_repr(self) -> str:
         return (

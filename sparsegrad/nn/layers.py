@@ -50,10 +50,10 @@ class Linear(Module):
         if self.bias is not None:
             init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x: Any) -> Any:
-        """x (*B, in) -> (*B, out)."""
+    def forward(self, x: Any, activation: str | None = None) -> Any:
+        """x (*B, in) -> (*B, out). activation: as of `sg.linear`, "relu" for one."""
         check_width("Linear", x, self.in_features)
-        return ops.linear(x, self.weight, self.bias)
+        return ops.linear(x, self.weight, self.bias, activation)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
@@ -157,18 +157,13 @@ class SparseLinear(Module):
         check_width("SparseLinear", x, self.in_features)
         out = x @ self.weight.T
         out = out.to_dense() if isinstance(out, SparseTensor) else out
-        return with_bias(out, self.bias)
+        return ops.bias_act(out, self.bias)
 
     def extra_repr(self) -> str:
         return (
             f"{self.in_features}, {self.out_features}, nnz={self.weight.nnz}, "
             f"bias={self.bias is not None}"
         )
-
-
-def with_bias(out: Any, bias: Any) -> Any:
-    """`out` + `bias`, in the dtype of `out`: a product in 16 bits stays one."""
-    return out if bias is None else out + ops.cast(bias, out.dtype)
 
 
 def check_width(layer: str, x: Any, width: int) -> None:

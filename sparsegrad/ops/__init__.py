@@ -3,6 +3,7 @@
 from sparsegrad.ops import (
     activations,
     aliases,
+    bias,
     binary,
     composite,
     contract,
@@ -39,6 +40,7 @@ from sparsegrad.ops import (
 )
 from sparsegrad.ops.activations import *  # noqa: F403
 from sparsegrad.ops.aliases import *  # noqa: F403
+from sparsegrad.ops.bias import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.composite import *  # noqa: F403
 from sparsegrad.ops.contract import *  # noqa: F403
@@ -74,6 +76,7 @@ from sparsegrad.ops.window import *  # noqa: F403
 FAMILIES = (
     activations,
     aliases,
+    bias,
     binary,
     composite,
     contract,

@@ -9,8 +9,8 @@ from typing import Any
 from sparsegrad import backends, dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import GraphError, ShapeError
+from sparsegrad.ops.bias import biased, check_activation
 from sparsegrad.ops.dense_matmul import matmul, matmul_p
-from sparsegrad.ops.elementwise import cast
 from sparsegrad.ops.reduce import check_classes, class_ids, mean_p, reduced, softmax_p, sum_p
 from sparsegrad.ops.shape import as_argument, reshape_p, transpose
 from sparsegrad.ops.unary import rsqrt_p
@@ -150,11 +150,13 @@ layer_norm_weight_grad_p.defvjp(
 
 
 # ---- public names ------------------------------------------------------------------------------
-def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+def linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None) -> Any:
     """x @ weight.T + bias: x (*B, k), weight (m, k), bias (m,) or None -> (*B, m). x (n, k) or
     weight may be a SparseTensor; the result is dense, of two of them without a bias sparse.
 
-    Raises ShapeError for sizes that do not fit.
+    activation: the name of a function that follows, in the same pass as the bias; see `bias_act`.
+
+    Raises ShapeError for sizes that do not fit, ValueError for another activation.
 
     >>> import sparsegrad as sg
     >>> sg.linear(sg.tensor([[1.0, 2.0]]), sg.tensor([[3.0, 4.0]]), sg.tensor([0.5]))
@@ -172,11 +174,14 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
             f"linear: expected x (*B, k), weight (m, k) and bias (m,), got {tuple(x.shape)}, "
             f"{tuple(weight.shape)} and {bias if bias is None else tuple(bias.shape)}"
         )
+    check_activation("linear", activation)
     if x._is_sparse or weight._is_sparse:
-        out = x @ weight.T
-        return out if bias is None else out + cast(bias, out.dtype)
+        return biased(x @ weight.T, bias, activation)
     rows = x if x.ndim == 2 else reshape_p(x, shape=(-1, x.shape[-1]))
-    out = linear_p(rows, weight, bias)
+    if activation is None:
+        out = linear_p(rows, weight, bias)
+    else:
+        out = biased(linear_p(rows, weight), bias, activation)
     return out if x.ndim == 2 else reshape_p(out, shape=(*x.shape[:-1], weight.shape[0]))
 
 

@@ -14,13 +14,13 @@ class GCN(sg.nn.Module):
 
     def __init__(self, n_features: int, hidden: int, n_classes: int, dropout: float) -> None:
         super().__init__()
-        self.first = sg.nn.GCNConv(n_features, hidden)
+        self.first = sg.nn.GCNConv(n_features, hidden, activation="relu")
         self.second = sg.nn.GCNConv(hidden, n_classes)
         self.dropout = sg.nn.Dropout(dropout)
 
     def forward(self, x: Any, A_hat: sg.SparseTensor) -> sg.Tensor:
         """x (n, F), dense or sparse, and A_hat (n, n) -> logits (n, classes)."""
-        x = sg.relu(self.first(self.dropout(x), A_hat))
+        x = self.first(self.dropout(x), A_hat)
         return self.second(self.dropout(x), A_hat)
 
 

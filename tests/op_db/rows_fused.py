@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 import sparsegrad as sg
-from op_db.case import Draw, OpCase
+from op_db.case import FORMATS, Draw, OpCase
 from op_db.rows_elementwise import ref_erf
 from op_db.samples import *  # noqa: F403
 from sparsegrad import backends
 from sparsegrad.backends.quiet import quiet
 from sparsegrad.ops import activations as A
+from sparsegrad.ops import bias as B
 from sparsegrad.ops import fused as F
 
 
@@ -27,6 +28,42 @@ def linears(d: Draw) -> Any:
 
 def ref_linear(x: Any, weight: Any, bias: Any = 0) -> Any:
     return x @ weight.T + bias
+
+
+# ---- a bias and an activation; "away" from the kink of relu --------------------------------------
+BIASED = {
+    "relu": (lambda x: np.maximum(x, 0), lambda y: y > 0),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), lambda y: y * (1 - y)),
+    "tanh": (np.tanh, lambda y: 1 - y * y),
+}
+
+
+def biases(d: Draw) -> Any:
+    for n, m in ((4, 5), (1, 1), (0, 3), (3, 0)):
+        yield (d.away(n, m) * 4, d.dense(m, low=-0.3, high=0.3)), {}
+    yield (d.away(2, 3, 4) * 4, d.dense(4, low=-0.3, high=0.3)), {}
+
+
+def sparse_bias(d: Draw) -> Any:
+    for m, n in ((6, 4), (1, 1), (0, 3)):
+        yield (d.sparse(m, n), d.dense(n)), {}
+
+
+def both_gradients(activation: str) -> Any:
+    """That to x, times that to the bias: one number for each element."""
+
+    def op(dy: Any, y: Any) -> Any:
+        dx, db = B.bias_act_grad_p(dy, y, activation=activation)
+        return dx * db
+
+    return op
+
+
+def ref_both_gradients(slope: Any) -> Any:
+    def ref(dy: Any, y: Any) -> Any:
+        return dy * slope(y) * (dy * slope(y)).sum(0)
+
+    return ref
 
 
 # ---- activations ---------------------------------------------------------------------------------
@@ -132,6 +169,17 @@ ROWS = [
     OpCase("linear", sg.linear, ref_linear, linears, "linear_p", errors=(
         (lambda: sg.linear(sg.ones(2, 3), sg.ones(4, 2)), sg.ShapeError, r"linear: expected .*\(2, 3\), \(4, 2\)"),
         (lambda: sg.linear(sg.ones(2, 3), sg.ones(4, 3), sg.ones(3)), sg.ShapeError, r"and \(3,\)"))),
+    *(OpCase(f"bias_act[{name}]", lambda x, b, name=name: sg.bias_act(x, b, name), lambda x, b, f=f: f(x + b), biases, "bias_act_p")
+      for name, (f, _) in BIASED.items()),
+    OpCase("bias_act", lambda x, b: sg.bias_act(x, b) + sg.bias_act(x, None, "gelu") + sg.bias_act(x, b, "silu"),
+           lambda x, b: x + b + x * (1 + ref_erf(x / np.sqrt(2))) / 2 + (x + b) / (1 + np.exp(-x - b)), biases, errors=(
+        (lambda: sg.bias_act(sg.ones(2, 3), sg.ones(2)), sg.ShapeError, r"bias_act: expected x \(\*B, m\) and bias \(m,\), got \(2, 3\) and \(2,\)"),
+        (lambda: sg.bias_act(sg.ones(2, 3), sg.ones(3), "rule"), ValueError, "bias_act: activation must be None or one of elu, .*, got 'rule'"))),
+    OpCase("bias_act[sparse]", lambda A, b: sg.bias_act(A, b, "tanh"), lambda A, b: np.tanh(A + b), sparse_bias, formats=FORMATS),
+    *(OpCase(f"bias_act_grad[{name}]", both_gradients(name), ref_both_gradients(slope), lambda d: norms("nd", "nd")(d), "bias_act_grad_p")
+      for name, (_, slope) in BIASED.items()),
+    OpCase("linear[relu]", lambda *a: sg.linear(*a, activation="relu"), lambda *a: np.maximum(ref_linear(*a), 0), linears, errors=(
+        (lambda: sg.linear(sg.ones(2, 3), sg.ones(4, 3), activation="rule"), ValueError, "linear: activation must be"),)),
     OpCase("gelu_grad", A.gelu_grad_p, ref_gelu_grad, same_shape, "gelu_grad_p"),
     OpCase("silu_grad", A.silu_grad_p, ref_silu_grad, same_shape, "silu_grad_p"),
     *(OpCase(f"cross_entropy[{name or 'classes'}]", losses(static), ref_losses(static),

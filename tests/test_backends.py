@@ -466,8 +466,8 @@ def test_check_indices(be, index):
     with pytest.raises(PatternError, match=r"indices: index 5 at position 1 is outside \[0, 5\)"):
         be.check_indices("indices", np.array([4, 5, 2], dtype=index), 5)
     if index != "u1":
-        with pytest.raises(PatternError, match=r"index -1 at position 2 is outside"):
-            be.check_indices("indices", np.array([4, 5, -1], dtype=index), 5)
+        with pytest.raises(PatternError, match=r"index -1 at position 1 is outside"):
+            be.check_indices("indices", np.array([4, -1, 5], dtype=index), 5)  # the first
 
 
 # --- steps of optimizers -----------------------------------------------------------------------

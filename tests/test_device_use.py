@@ -195,7 +195,9 @@ def test_out_of_memory_names_the_op(device: str) -> None:
 def test_an_index_out_of_bounds_is_raised_at_the_next_wait(device: str) -> None:
     table = sg.ones(5, 2, device=device)
     out = sg.embedding(table, sg.tensor([0, 5], device=device))
-    with pytest.raises(sg.PatternError, match=r"embedding: index: index 5 is outside \[0, 5\)"):
+    with pytest.raises(
+        sg.PatternError, match=r"embedding: index: index 5 at position 1 is outside"
+    ):
         out.sum().item()
     sg.embedding(table, sg.tensor([-1], device=device))
     with pytest.raises(sg.PatternError, match="index -1"):
@@ -423,12 +425,13 @@ def test_ac_91_a_row_sparse_step_waits_once(device: str, cls: Any) -> None:
 
 @pytest.mark.parametrize("ids", [[1, 2, 2], [0, 3, 5], [5, 0, 3], [4, 1, 4]])
 def test_coalesce_waits_once(device: str, ids: list[int]) -> None:
-    """Sorted or not, duplicates or not."""
-    A = sg.coo([ids], [1.0, 2.0, 3.0], (6,), device=device, requires_grad=True)
+    """Sorted or not, duplicates or not; what was seen when indices were checked is not asked."""
+    there = sg.tensor([ids], device=device)
+    A = sg.coo(there, sg.tensor([1.0, 2.0, 3.0], device=device), (6,), requires_grad=True)
     before = synchronisations()
     found = A.coalesce()
     if before is not None:
-        assert synchronisations() - before == 1
+        assert synchronisations() - before == (ids != [0, 3, 5])
     assert found.pattern.row.tolist() == sorted(set(ids))
     assert (found is A) == (ids == [0, 3, 5])
     assert found.pattern.is_coalesced and A.pattern.core.unique == (len(set(ids)) == 3)

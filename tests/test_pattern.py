@@ -448,7 +448,7 @@ def test_ac_64_more_entries_than_32_bits_count() -> None:
     A.pattern, A.values = P, sg.Tensor(np.broadcast_to(np.float32(1), (nnz,)))
     assert A.nnz == nnz and A.density == nnz
     with pytest.raises(sg.PatternError, match=f"indptr: must end at nnz = {nnz}, got -214748364"):
-        pattern_module.check_offsets("indptr", np.array([0, -(2**31) + 3]), nnz)
+        index_arrays.check_offsets("indptr", np.array([0, -(2**31) + 3]), nnz)
 
 
 # ---- coalesce ----------------------------------------------------------------------------------

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsegrad.backends import joins, krylov, solvers
+from sparsegrad.backends.checks import Checks
 from sparsegrad.backends.chosen import Chosen
 from sparsegrad.backends.dense import Dense
 from sparsegrad.backends.philox import Draws
 from sparsegrad.backends.steps import Steps
 from sparsegrad.dtypes import accumulator, kind
-from sparsegrad.errors import PatternError
 
 __all__ = ["Backend", "chunks"]
 
@@ -43,9 +43,10 @@ class Survey(NamedTuple):
     runs: tuple[tuple[Array, ...], Array] | None
 
 
-class Backend(Chosen, Dense, Steps, Draws):
+class Backend(Checks, Chosen, Dense, Steps, Draws):
     """Array methods that NumPy's API lacks; pure-`xp` reference. Those of optimizers: `Steps`;
-    of random numbers: `Draws`; of dense layers: `Dense`; of chosen entries: `Chosen`.
+    of random numbers: `Draws`; of dense layers: `Dense`; of chosen entries: `Chosen`; checks of
+    indices: `Checks`.
 
     Sizes: a pattern is (m, n) with nnz entries, H stands for any number of head dimensions,
     D for trailing dense ones.
@@ -145,17 +146,6 @@ class Backend(Chosen, Dense, Steps, Draws):
         """What `sort_coo`, `order_facts` and `runs` find, where each of them has to wait for a
         device and one wait will do; None where they are to be asked."""
         return None
-
-    def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
-        """Raise PatternError unless every index lies in [0, bound); where that means waiting for
-        a device and `later` is set, at the next synchronisation."""
-        if index.size == 0:
-            return
-        low, high = int(index.min()), int(index.max())
-        if low < 0 or high >= bound:
-            found = low if low < 0 else high
-            at = int(self.xp.argmax(index == found))
-            raise PatternError(f"{name}: index {found} at position {at} is outside [0, {bound})")
 
     # ---- rows and sums by index ----------------------------------------------------------------
     def gather(self, x: Array, index: Array) -> Array:

@@ -25,15 +25,15 @@ from sparsegrad.backends import cuda_segment as segment
 from sparsegrad.backends import cuda_spmm as spmm
 from sparsegrad.backends.base import Array, Backend, Survey
 from sparsegrad.backends.cuda_rows import CudaRows, gather
+from sparsegrad.backends.cuda_validate import CudaChecks, raise_pending
 from sparsegrad.config import current as settings
 from sparsegrad.device import Device
 from sparsegrad.dtypes import kind
-from sparsegrad.errors import DeviceError, PatternError, SparseEfficiencyWarning
+from sparsegrad.errors import DeviceError, SparseEfficiencyWarning
 
 __all__ = ["Cuda", "opened", "serving", "use"]
 
 _FEW = 8  # columns up to which cuSPARSE's product leaves most lanes idle
-_PENDING_LIMIT = 256  # index checks that may wait for the next synchronisation
 
 
 @cache
@@ -53,7 +53,7 @@ def _falls_back(op: str, reason: str) -> Callable[..., Any]:
     return method
 
 
-class Cuda(CudaRows):
+class Cuda(CudaChecks, CudaRows):
     """CuPy arrays on the current device.
 
     Of the contract, what is not here is the reference on CuPy: `sum`, `matmul` and `compress` are a
@@ -128,16 +128,6 @@ class Cuda(CudaRows):
 
     def survey(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
         return None if coords[0].size < 2 else coalesce.survey(_stacked(coords), shape)
-
-    def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
-        if index.size == 0:
-            return
-        if later:
-            _pending.append((name, bound, index.min(), index.max()))
-            if len(_pending) > _PENDING_LIMIT:
-                raise_pending()
-            return
-        super().check_indices(name, index, bound)  # sync
 
     def gather(self, x: Array, index: Array) -> Array:
         found = gather(x, index)
@@ -284,25 +274,6 @@ def _stacked(coords: tuple[Array, ...]) -> Array:
     """Coordinates as one (ndim, nnz) array of a dtype that the kernels know."""
     dtype = np.result_type(*(c.dtype for c in coords), np.int32)
     return cupy.stack([c.astype(dtype, copy=False) for c in coords])
-
-
-# ---- checks of indices that wait for the next synchronisation ----------------------------------
-_pending: list[tuple[str, int, Array, Array]] = []
-
-
-def raise_pending() -> None:
-    """Raise PatternError if an index that was used since the last synchronisation is outside its
-    bounds. One wait a device for all of them."""
-    checks = _pending[:]
-    del _pending[: len(checks)]
-    for number in sorted({low.device.id for _, _, low, _ in checks}):
-        here = [check for check in checks if check[2].device.id == number]
-        with cupy.cuda.Device(number):
-            found = cupy.stack([ends for check in here for ends in check[2:]]).tolist()  # sync
-        for (name, bound, _, _), low, high in zip(here, found[::2], found[1::2], strict=True):
-            if low < 0 or high >= bound:
-                wrong = low if low < 0 else high
-                raise PatternError(f"{name}: index {wrong} is outside [0, {bound})")
 
 
 # ---- devices -----------------------------------------------------------------------------------

@@ -100,6 +100,10 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
         "sg_rows_rowwise_adagrad": _STEPPED,
         "sg_rows_adam": _STEPPED,
     },
+    "validate": {
+        "sg_validate_indices": _product(_INDEX),
+        "sg_validate_offsets": _product(_INDEX),
+    },
     "philox": {
         "sg_random_uniform": _product(_FLOAT),
         "sg_random_normal": _product(_FLOAT),

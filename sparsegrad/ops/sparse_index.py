@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad import backends
 from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops.elementwise import mul_p
 from sparsegrad.ops.index import getitem_p, put_rows_p, raw_index, take, take_p
@@ -124,7 +125,7 @@ def _in_range(item: Any, n: int, position: int) -> Any:
             raise IndexError(f"index: {item} at position {position} is outside the size {n}")
         return item % n
     if _is_array(item) and item.size:
-        low, high = int(item.min()), int(item.max())
+        low, high = backends.for_array(item).extent(item)
         if low < -n or high >= n:
             found = low if low < -n else high
             raise IndexError(f"index: {found} at position {position} is outside the size {n}")

@@ -84,14 +84,5 @@ def frozen(array: Array) -> Array:
 def check_offsets(name: str, offsets: Any, nnz: int) -> Array:
     """Offsets (s + 1,) as an index array; PatternError unless they rise from 0 to nnz."""
     ptr = as_ids(name, offsets)
-    if ptr.size == 0 or int(ptr[0]) != 0:
-        raise PatternError(f"{name}: must start at 0, got {ptr[:1].tolist()}")
-    if int(ptr[-1]) != nnz:
-        raise PatternError(f"{name}: must end at nnz = {nnz}, got {int(ptr[-1])}")
-    falls = ptr[1:] < ptr[:-1]
-    if bool(falls.any()):
-        at = int(falls.argmax())
-        raise PatternError(
-            f"{name}: must not fall, got {int(ptr[at])} then {int(ptr[at + 1])} at {at}"
-        )
+    backends.for_array(ptr).check_offsets(name, ptr, nnz)
     return ptr.astype(index_dtype((ptr.size,), nnz), copy=False)

@@ -31,7 +31,6 @@ from sparsegrad.structure.arrays import (
     Array,
     as_ids,
     as_shape,
-    check_offsets,
     frozen,
     index_dtype,
     invert,
@@ -79,7 +78,7 @@ class Core:
         except KeyError:
             with self._lock:
                 if key not in self._cache:
-                    value = self._built(key, build)
+                    value = self.built(key, build)
                     mark = self.backend.mark()
                     if mark is not None:
                         self._marks[key] = mark
@@ -89,7 +88,8 @@ class Core:
             self.backend.wait(mark)
         return value
 
-    def _built(self, key: Any, build: Callable[[], Any]) -> Any:
+    def built(self, key: Any, build: Callable[[], Any]) -> Any:
+        """What `cached` keeps, made now; OutOfMemoryError says what it was for."""
         try:
             return build()
         except OutOfMemoryError:
@@ -106,12 +106,10 @@ class Core:
         """PatternError unless every index lies in the shape and offsets rise from 0 to nnz."""
         be = self.backend
         if self.kind == "coo":
-            for d, ids in enumerate(self.arrays):
-                be.check_indices(f"indices[{d}]", ids, self.shape[d])
+            be.check_coords("indices", list(self.arrays), self.shape)
             return
         indptr, minor = self.arrays
-        check_offsets("indptr", indptr, self.nnz)
-        be.check_indices("indices", minor, self.shape[1 if self.kind == "csr" else 0])
+        be.check_compressed(indptr, minor, self.shape[1 if self.kind == "csr" else 0])
 
     @property
     def backend(self) -> backends.Backend:
@@ -141,13 +139,14 @@ class Core:
         return self.cached(("on", device), build)
 
     # ---- facts ---------------------------------------------------------------------------------
-    def know_canonical(self) -> None:
-        """Take it as known that entries were given unique and in the canonical order of `kind`."""
+    def know_canonical(self, unique: bool = True) -> None:
+        """Take it as known that entries were given in the canonical order of `kind`, and whether
+        they are unique."""
         if self.kind == "csc":
             self._cache["perm", "col"] = None
         else:
             self._cache["perm", "row"] = None
-            self._cache["facts"] = True, True
+            self._cache["facts"] = True, unique
 
     @property
     def row_sorted(self) -> bool:
@@ -332,12 +331,13 @@ class Pattern:
         arrays = [as_ids(f"indices[{d}]", part) for d, part in enumerate(parts)]
         if len({a.size for a in arrays}) > 1:
             raise PatternError(f"indices: lengths differ: {[a.size for a in arrays]}")
-        dtype = index_dtype(shape, arrays[0].size)
-        for d, a in enumerate(arrays):
-            if check:
-                backends.for_array(a).check_indices(f"indices[{d}]", a, shape[d])
-            arrays[d] = owned(a, dtype, copy)
-        return cls(Core("coo", shape, tuple(arrays)), "coo")
+        dtype, facts = index_dtype(shape, arrays[0].size), None
+        if check:
+            facts = backends.for_array(arrays[0]).check_coords("indices", arrays, shape)
+        core = Core("coo", shape, tuple(owned(a, dtype, copy) for a in arrays))
+        if facts is not None and facts[0]:
+            core.know_canonical(facts[1])
+        return cls(core, "coo")
 
     @classmethod
     def compressed(
@@ -366,8 +366,7 @@ class Pattern:
                 f"indptr: expected length {major + 1} for {fmt} of shape {shape}, got {ptr.size}"
             )
         if check:
-            check_offsets("indptr", ptr, ids.size)
-            backends.for_array(ids).check_indices("indices", ids, minor)
+            backends.for_array(ids).check_compressed(ptr, ids, minor)
         dtype = index_dtype(shape, ids.size)
         return cls(Core(fmt, shape, (owned(ptr, dtype, copy), owned(ids, dtype, copy))), fmt)
 

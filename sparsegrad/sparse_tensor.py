@@ -17,7 +17,7 @@ from sparsegrad.structure.arrays import as_shape
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor, is_device
 
-__all__ = ["SparseTensor", "row_sparse"]
+__all__ = ["SomeRows", "SparseTensor", "row_sparse", "some_rows"]
 
 
 # Names of SciPy and PyTorch, and what they are here.
@@ -525,6 +525,28 @@ def row_sparse(values: Tensor, index: Any, shape: tuple[int, ...]) -> SparseTens
     """A cotangent of a dense (n, *D) tensor that is zero but in the rows `index` (e,), where it
     is `values` (e, *D); repeated rows add up."""
     return wrap(values, Pattern.coo([index], shape[:1], check=False, copy=False))
+
+
+class SomeRows(SparseTensor):
+    """A dense cotangent given by some of its rows, because the others are zero: what indexing
+    passes back. Rules take it as they take a row-sparse one; whoever else looks at it, the user
+    included, gets it dense, and that is no event."""
+
+    __slots__ = ()
+
+    def _densify(self, op: str) -> Tensor:
+        return ops.to_dense(self)
+
+    def passed_on(self, result: Any) -> Any:
+        """What a rule made of this cotangent, still standing for a dense one."""
+        return some_rows(result.values, result.pattern) if type(result) is SparseTensor else result
+
+
+def some_rows(values: Tensor, pattern: Pattern) -> SomeRows:
+    """Rows `values` (e, *D) of a dense cotangent at a pattern (n,), the others zero."""
+    out = SomeRows.__new__(SomeRows)
+    out.values, out.pattern = values, pattern
+    return out
 
 
 from sparsegrad import ops  # noqa: E402  (ops and tensors are the one import cycle)

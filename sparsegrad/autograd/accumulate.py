@@ -24,8 +24,14 @@ from sparsegrad.ops.index import put_rows_p
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import broadcast_p, cat_p, reshape_p
 from sparsegrad.ops.sparse_rows import as_rows
-from sparsegrad.ops.sparse_structure import add_rows_p, coalesce, entries_p, split_dense
-from sparsegrad.sparse_tensor import SparseTensor, wrap
+from sparsegrad.ops.sparse_structure import (
+    add_rows_p,
+    coalesce,
+    entries_p,
+    split_dense,
+    to_dense,
+)
+from sparsegrad.sparse_tensor import SomeRows, SparseTensor, some_rows, wrap
 from sparsegrad.structure import plan
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.tensor import Tensor, as_tensor
@@ -41,9 +47,10 @@ _FULL = 0.5
 
 
 class SparseSum:
-    """A sum of sparse cotangents of one dense tensor, merged when it is looked at."""
+    """A sum of sparse cotangents of one dense tensor, merged when it is looked at. Where one of
+    them stands for a dense cotangent (`SomeRows`), so does the sum."""
 
-    __slots__ = ("dtype", "merged_nnz", "parts", "shape")
+    __slots__ = ("dense", "dtype", "merged_nnz", "parts", "shape")
 
     _is_sparse = True
 
@@ -51,6 +58,7 @@ class SparseSum:
         self.parts = parts
         self.shape, self.dtype = parts[0].shape, parts[0].dtype
         self.merged_nnz = parts[0].nnz
+        self.dense = any(isinstance(part, SomeRows) for part in parts)
 
     def plus(self, term: SparseTensor) -> SparseSum:
         """This sum with another term; neither operand changes."""
@@ -60,8 +68,10 @@ class SparseSum:
         else:
             out = SparseSum([*self.parts, term])
         out.merged_nnz = self.merged_nnz
+        out.dense = self.dense or isinstance(term, SomeRows)
         if sum(part.nnz for part in out.parts) > _PENDING * max(out.merged_nnz, 1024):
-            out = SparseSum([out.merged()])
+            dense, out = out.dense, SparseSum([out.merged()])
+            out.dense = dense
         return out
 
     def merged(self) -> SparseTensor:
@@ -71,7 +81,8 @@ class SparseSum:
             merge = _merge if watching is None else watching.merging(_merge)
             self.parts = [merge(self.parts)]
             self.merged_nnz = self.parts[0].nnz
-        return self.parts[0]
+        merged = self.parts[0]
+        return some_rows(merged.values, merged.pattern) if self.dense else merged
 
 
 def _merge(parts: list[SparseTensor]) -> SparseTensor:
@@ -125,6 +136,13 @@ def _settled(g: Any) -> Any:
     return g.merged() if isinstance(g, SparseSum) else g
 
 
+def _whole(g: Any) -> Any:
+    """A cotangent made dense if it stands for a dense one, as it is to whoever looks at it."""
+    if isinstance(g, SomeRows) or (isinstance(g, SparseSum) and g.dense):
+        return to_dense(_settled(g))
+    return g
+
+
 def _scattered(x: Tensor, g: SparseTensor) -> Tensor:
     """A dense cotangent with the entries of a sparse one added: a new tensor."""
     return x + g
@@ -172,7 +190,7 @@ class _Algebra:
 
     def present(self, tensor: Any, g: Any, materialize: bool) -> Any:
         """A captured cotangent as the gradient of `tensor` that a user sees."""
-        g = _settled(g)
+        g = _settled(_whole(g))
         if g is None and materialize:
             values = tensor.values if isinstance(tensor, SparseTensor) else tensor
             xp = backends.for_array(values.data).xp
@@ -195,9 +213,9 @@ class _Algebra:
             return g if data.dtype == dtype else cast(g, dtype)
         if not isinstance(g, SparseTensor):
             raise GraphError(f"backward of {op}: a rule returned {type(g).__name__}, not a tensor")
-        if g.shape != shape:
-            g = _sum_sparse_to(g, shape, op)
-        return g if g.dtype == dtype else cast(g, dtype)
+        fits = g if g.shape == shape else _sum_sparse_to(g, shape, op)
+        fits = fits if fits.dtype == dtype else cast(fits, dtype)
+        return g.passed_on(fits) if isinstance(g, SomeRows) else fits
 
     def add(self, a: Any, b: Any, owned: bool) -> Any:
         """a + b; into `a` if the engine owns its buffer."""
@@ -237,7 +255,7 @@ class _Algebra:
 
     def run_hooks(self, hooks: Iterable[Callable[..., Any]], g: Any) -> Any:
         """`g` after the user's hooks; a hook may give another gradient of the same shape."""
-        g = _settled(g)
+        g = _settled(_whole(g))
         for hook in hooks:
             result = hook(g)
             if result is None:
@@ -262,6 +280,8 @@ class _Algebra:
 
     def _ready(self, held: Any, g: Any, owned: bool) -> tuple[Any, bool]:
         """The new `.grad` where `held` is the old one; or what is to be added to it in place."""
+        whole = _whole(g)
+        owned, g = owned or whole is not g, whole
         if recording.get():
             g = _settled(g)
             return (g if held is None else _settled(self.add(_settled(held), g, False))), False

@@ -10,7 +10,7 @@ from sparsegrad.engine.graph import Node
 from sparsegrad.engine.mode import anomaly, no_grad, recording
 from sparsegrad.engine.primitive import Meta
 from sparsegrad.errors import GraphError
-from sparsegrad.sparse_tensor import SparseTensor, wrap
+from sparsegrad.sparse_tensor import SomeRows, SparseTensor, wrap
 from sparsegrad.tensor import Tensor, _make
 
 __all__ = ["Function", "FunctionContext"]
@@ -79,7 +79,9 @@ class _FunctionNode(Node):
 
     def _dense(self, g: Any, pattern: Any) -> Any:
         """`g` itself, or made dense (an event) if `backward` does not take a sparse one."""
-        if not isinstance(g, SparseTensor) or (pattern is None and self.function.sparse_g):
+        if not isinstance(g, SparseTensor):
+            return g
+        if pattern is None and self.function.sparse_g and not isinstance(g, SomeRows):
             return g
         if pattern is not None:  # sparse over entries: O(nnz)
             return g.to_dense()

@@ -88,6 +88,17 @@ class PrimitiveNode(Node):
             for e, gi in zip(edges, fn(taken, *args), strict=True):
                 if e is not None:
                     results[e] = gi
+        return results if dense else self._passed_on(g, results)
+
+    def _passed_on(self, g: Any, results: list[Any]) -> list[Any]:
+        """`results`, where sparse ones stand for dense ones if `g` does, or a part of it."""
+        given = g if type(g) is list else (g,)
+        some = next((gi for gi in given if hasattr(gi, "passed_on")), None)
+        if some is not None:
+            for _, _, edges, _, _, sparse_g in self.plan.steps:
+                for e in edges if sparse_g else ():  # others got `g` dense
+                    if e is not None:
+                        results[e] = some.passed_on(results[e])
         return results
 
     def _dense(self, g: Any) -> Any:

@@ -11,6 +11,7 @@ from sparsegrad.engine.mode import anomaly
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops.shape import as_argument, as_axis, reshape_p, transpose
+from sparsegrad.structure import plan_rows
 
 __all__ = ["embedding", "take"]
 
@@ -38,7 +39,23 @@ def putitem_p(be: Any, x: Any, *, index: Any, shape: tuple[int, ...]) -> Any:
     return out
 
 
-getitem_p.defvjp(x=lambda g, index, x_meta: putitem_p(g, index=index, shape=x_meta.shape))
+def _getitem_rule(g: Any, index: Any, x_meta: Any) -> Any:
+    of_rows = isinstance(index, slice) or getattr(index, "ndim", 0) == 1
+    if of_rows and type(g.data) is np.ndarray and plan_rows.few(len(g), x_meta.shape):
+        n = x_meta.shape[0]
+        plain = type(index) is np.ndarray and index.dtype != np.bool_
+        return _some_rows(g, index if plain else np.arange(n)[index], n)
+    return putitem_p(g, index=index, shape=x_meta.shape)
+
+
+def _some_rows(g: Any, ids: Any, n: int) -> Any:
+    """`g` (e, *D) in the rows `ids` (e,) of a dense cotangent (n, *D) that is zero elsewhere."""
+    from sparsegrad.sparse_tensor import some_rows
+
+    return some_rows(g, plan_rows.rows(ids, n))
+
+
+getitem_p.defvjp(x=_getitem_rule)
 putitem_p.defvjp(x=lambda g, index: getitem_p(g, index=index))
 
 
@@ -122,6 +139,8 @@ def _take_rule(g: Any, index: Any, sparse: bool, skip: int | None, x_meta: Any) 
         keep = backends.for_array(index).xp.flatnonzero(index != skip)
         g, index = take_p(g, index=keep), index[keep]
     if not sparse:
+        if type(index) is np.ndarray and plan_rows.few(index.size, x_meta.shape):
+            return _some_rows(g, index, x_meta.shape[0])
         return put_rows_p(g, index=index, n=x_meta.shape[0])
     from sparsegrad.sparse_tensor import row_sparse
 

@@ -16,6 +16,7 @@ from typing import Any
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.ops.dense_matmul import matmul, matmul_p
+from sparsegrad.ops.index import take_p
 from sparsegrad.ops.shape import (
     as_argument,
     broadcast_p,
@@ -29,7 +30,7 @@ from sparsegrad.ops.sparse_index import index_select
 from sparsegrad.ops.sparse_product import spgemm
 from sparsegrad.ops.sparse_structure import coalesce
 from sparsegrad.ops.spmm_reduce import shared_by_rows, spmm_extreme_p, spmm_mean_p
-from sparsegrad.structure import plan_product
+from sparsegrad.structure import plan_product, plan_rows
 from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["addmm", "sampled_addmm", "sddmm", "spmm"]
@@ -47,9 +48,25 @@ def sddmm_p(be: Any, x: Any, y: Any, *, pattern: Any) -> Any:
     return be.sddmm(pattern, x, y)
 
 
+def _spmm_x_rule(g: Any, values: Any, pattern: Any) -> Any:
+    """A.T @ dY; where dY is zero but for few rows, only those of A take part."""
+    if g._is_sparse:
+        from sparsegrad.sparse_tensor import SomeRows, wrap
+
+        part = None
+        if isinstance(g, SomeRows) and g.sparse_dim == 1:
+            part = plan_rows.reached(pattern, g.pattern, math.prod(g.shape[1:]))
+        if part is not None:
+            out = spmm_p(take_p(values, index=part.entries), g.values, pattern=part.pattern.T)
+            return out if part.columns is None else wrap(out, part.columns)
+        g = g._densify("backward of spmm")
+    return spmm_p(values, g, pattern=pattern.T)
+
+
 spmm_p.defvjp(
     values=lambda g, x, pattern: sddmm_p(g, x, pattern=pattern),
-    x=lambda g, values, pattern: spmm_p(values, g, pattern=pattern.T),
+    x=_spmm_x_rule,
+    sparse_g=("x",),
 )
 sddmm_p.defvjp(
     x=lambda g, y, pattern: spmm_p(g, y, pattern=pattern),

@@ -1,0 +1,104 @@
+"""Plans of gradients that reach few rows of a dense tensor: which rows, and what of a matrix they
+meet in a product. A program that takes the same rows in every step makes each plan once.
+
+What pays must depend on the arguments alone, not on what was done before: results are then the
+same bits every time.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsegrad.structure.arrays import Array, index_dtype
+from sparsegrad.structure.pattern import Core, Pattern
+from sparsegrad.structure.plan import remember
+
+__all__ = ["Reached", "few", "reached", "rows"]
+
+# Work on a row that is kept apart from the others costs two to three times as much.
+_FEW = 4  # as many times the rows of an index must there be to keep those apart
+_STILL_FEW = 2  # the same of rows in a product of such rows
+_SMALL = 1 << 14  # elements of a gradient that is cheap in any form
+_TAKEN = 64  # multiplications that cost as much as taking an entry out of its matrix
+
+_ROWS: OrderedDict[tuple[int, bytes], Pattern] = OrderedDict()
+_ROWS_LIMIT = 16
+_LARGE = 1 << 16  # ids that take as long to compare as to look at anew
+_lock = threading.Lock()
+
+
+class Reached(NamedTuple):
+    """The part of a matrix that lies in some of its rows.
+
+    pattern: (rows, columns). entries: positions of its values among those of the matrix.
+    columns: the ones that have entries, as a pattern (n,); None if all n are there.
+    """
+
+    pattern: Pattern
+    entries: Array
+    columns: Pattern | None
+
+
+def few(count: int, shape: tuple[int, ...]) -> bool:
+    """Whether a gradient of that shape (n, *D) is better given by the `count` rows that may not
+    be zero."""
+    return len(shape) > 1 and count * _FEW <= shape[0] and math.prod(shape) >= _SMALL
+
+
+def rows(index: Array, n: int) -> Pattern:
+    """Rows `index` (e,) of n, repeated ones and negative ones (from the end) too; the same pattern
+    again for the same rows."""
+    key = (n, index.tobytes()) if index.size <= _LARGE else None
+    with _lock:
+        pattern = _ROWS.get(key) if key else None
+        if pattern is None:
+            ids = np.where(index < 0, index + n, index)
+            pattern = Pattern.coo([ids], (n,), check=False)
+            if key:
+                _ROWS[key] = pattern
+                while len(_ROWS) > _ROWS_LIMIT:
+                    _ROWS.popitem(last=False)
+        elif key:
+            _ROWS.move_to_end(key)
+    return pattern
+
+
+def reached(pattern: Pattern, chosen: Pattern, width: int) -> Reached | None:
+    """The part of a matrix (m, n) in the rows `chosen` (m,); None where a product that is `width`
+    wide costs no less with it."""
+    offsets = remember("offsets", (pattern, chosen), lambda: _offsets(pattern, chosen.row))
+    if int(offsets[-1]) * (_TAKEN + width) > pattern.nnz * width:
+        return None
+    return remember("reached", (pattern, chosen), lambda: _reached(pattern, chosen.row, offsets))
+
+
+def _offsets(pattern: Pattern, row: Array) -> Array:
+    """Where the entries of each chosen row begin if they are listed one row after the other."""
+    indptr = pattern.rows()[0]
+    return np.concatenate(([0], np.cumsum(indptr[row + 1] - indptr[row], dtype=np.int64)))
+
+
+def _reached(pattern: Pattern, row: Array, offsets: Array) -> Reached:
+    indptr, cols, positions = pattern.rows()
+    n, total = pattern.shape[1], int(offsets[-1])
+    entries = np.repeat(indptr[row] - offsets[:-1], np.diff(offsets)) + np.arange(total)
+    ids = cols[entries]
+    touched = np.zeros(n, bool)
+    touched[ids] = True
+    columns = np.flatnonzero(touched)
+    listed, width = None, n
+    if columns.size * _STILL_FEW <= n:
+        listed, width = Pattern.coo([columns], (n,), check=False), int(columns.size)
+        slot = np.empty(n, np.int64)
+        slot[columns] = np.arange(width)
+        ids = slot[ids]
+    shape = (int(row.size), width)
+    dtype = index_dtype(shape, total)
+    core = Core("csr", shape, (offsets.astype(dtype), ids.astype(dtype, copy=False)))
+    at = entries if positions is None else positions[entries]
+    return Reached(Pattern(core, "csr"), at.astype(cols.dtype, copy=False), listed)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import sparsegrad as sg
+from sparsegrad.engine import primitive
 
 pytest.importorskip("typer", reason="the command line is an extra")
 
@@ -276,8 +277,41 @@ def test_info():
     result = run("info")
     assert result.exit_code == 0, result.output
     assert f"sparsegrad {sg.__version__}" in result.stdout
-    assert re.search(r"^cpu: \w+$", result.stdout, re.M)
-    assert re.search(r"^cuda: .+$", result.stdout, re.M)
+    for line in (
+        r"cpu:$",
+        r"  backend: \w+$",
+        r"  threads: \d+ \(a pool of Python threads\)$",
+        r"  blas: .+ \d+ threads",
+        r"cuda:$",
+        r"  available: (yes|no)$",
+    ):
+        assert re.search("^" + line, result.stdout, re.M), line
+
+
+def test_info_says_where_compiled_kernels_are_and_why_there_is_no_gpu(monkeypatch):
+    if sg.backends.for_device("cpu").name == "cpu_jit":
+        found = json.loads(run("info", "--json").stdout)
+        assert re.match(r"\d+ files, [\d.]+ MB in ", found["cpu"]["compiled kernels"])
+    monkeypatch.setattr(sg.backends, "cuda_problem", lambda: "no device is visible")
+    found = json.loads(run("info", "--json").stdout)
+    assert found["sparsegrad"] == sg.__version__
+    assert found["cuda"]["available"] is False
+    assert found["cuda"]["problem"] == "no device is visible"
+
+
+@pytest.mark.device
+def test_info_about_a_device(device, monkeypatch, tmp_path):
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    (tmp_path / "x.cubin").write_bytes(b"0" * 500_000)
+    found = json.loads(run("info", "--json").stdout)["cuda"]
+    assert found["available"] is True
+    assert set(sg.cuda.describe()) < set(found)
+    assert found["compiled kernels"] == f"1 files, 0.5 MB in {tmp_path}"
+    assert re.fullmatch(r"nvrtc [\d.]+, cusparse [\d.]+", found["libraries"])
+    monkeypatch.setattr(sg.backends, "cuda_problem", lambda: "no device is visible")
+    found = json.loads(run("info", "--json").stdout)["cuda"]  # what is there nevertheless
+    assert {"cupy", "nvrtc", "cublas", "cusparse"} == set(found["libraries"])
+    assert "  libraries: cupy " in run("info").stdout
 
 
 def test_check_gpu_without_one(monkeypatch):
@@ -295,24 +329,33 @@ def test_check_gpu(device, monkeypatch):
     """In one dtype, and of the kernels to compile only a few: the simulator's compiler is slow."""
     check = sys.modules["sparsegrad.cli.check_gpu"]
     from sparsegrad.backends import cuda_kernels as kernels
+    from sparsegrad.cli.gpu_inputs import Case
 
     few = kernels.all_kernels()[:2]
     monkeypatch.setattr(kernels, "all_kernels", lambda: few)
     monkeypatch.setattr(check, "TOLERANCE", {"float32": 2e-5})
-    with launched() as names:
+    with launched() as names, sg.profile() as prof:
+        simulated = names is not None
+        if simulated:  # it has no cuSOLVER
+            cases = [case for case in check.CASES if case.name != "dense linear algebra"]
+            monkeypatch.setattr(check, "CASES", cases)
         result = run("check-gpu", "--device", device)
     assert result.exit_code == 0, result.output
     assert "2 of 2 kernels compiled" in result.stdout
     assert all(case.name in result.stdout for case in check.CASES)
     assert result.stdout.endswith("no failures\n")
-    if names:  # known on the simulator: together the cases run every kernel
+    ops = {name.removesuffix("_p") for name in primitive.registry}
+    seen = {stats.name.removesuffix(" (sparse)") for stats in prof.ops if stats.device_seconds}
+    solved = {"cholesky", "det", "eigh", "inv", "pinv", "qr", "slogdet", "solve", "svd"}
+    assert ops - seen == (solved if simulated else set())
+    if simulated:  # known there: together the cases run every kernel
         for family in kernels.INSTANCES.values():
             for name, instances in family.items():
                 forms = {re.sub(r"\W+", "_", "_".join((name, *args))) for args in instances}
                 assert forms & names, name
 
-    broken = check.Case("broken", lambda t: sg.ones(2) * (1 + (t.device != "cpu")))
-    raising = check.Case("raising", lambda t: t.leaf(2) @ t.leaf(3))
+    broken = Case("broken", lambda t: sg.ones(2) * (1 + (t.device != "cpu")))
+    raising = Case("raising", lambda t: t.leaf(2) @ t.leaf(3))
     monkeypatch.setattr(check, "CASES", (broken, raising))
     result = run("check-gpu", "--device", device, "--no-compile")
     assert result.exit_code == 1
@@ -323,11 +366,11 @@ def test_check_gpu(device, monkeypatch):
 
 @contextlib.contextmanager
 def launched():
-    """Names of the kernels that run inside; none on a GPU, which does not say."""
+    """Names of the kernels that run inside; None on a GPU, which does not say."""
     names = set()
     simulator = sys.modules.get("cudasim")
     if not simulator or not simulator.installed():
-        yield names
+        yield None
         return
     with simulator.record_launches() as launches:
         yield names

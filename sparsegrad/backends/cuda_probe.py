@@ -74,9 +74,9 @@ def too_old(number: int) -> str | None:
 
 
 def libraries() -> dict[str, tuple[str, str | None]]:
-    """Those of the CUDA toolkit that are used: their version, where it can be asked for without a
-    device, and why they cannot be loaded."""
-    found: dict[str, tuple[str, str | None]] = {}
+    """CuPy, and those of the CUDA toolkit that are used: the version of each, where it can be asked
+    for without a device, and why it cannot be loaded."""
+    found: dict[str, tuple[str, str | None]] = {"cupy": (cupy.__version__, None)}
     for name in ("nvrtc", "cublas", "cusparse"):
         try:
             library = importlib.import_module(f"cupy_backends.cuda.libs.{name}")

@@ -8,7 +8,7 @@ report.py     what a run is said to have given: lines, JSON, a picture
 info.py       `sparsegrad info`
 warmup.py     `sparsegrad warmup`
 check_gpu.py  `sparsegrad check-gpu`
-gpu_cases.py  the ops that it compares
+gpu_cases.py  the ops that it compares (gpu_cases_dense.py, on numbers of gpu_inputs.py)
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 
 from sparsegrad.cli.check_gpu import check_gpu
@@ -12,7 +14,7 @@ from sparsegrad.cli.warmup import warmup
 
 __all__ = ["app"]
 
-COMMANDS = {"check-gpu": check_gpu, "info": info, "warmup": warmup}
+COMMANDS: dict[str, Callable[..., None]] = {"check-gpu": check_gpu, "info": info, "warmup": warmup}
 
 app = typer.Typer(
     name="sparsegrad",

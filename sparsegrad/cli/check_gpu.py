@@ -17,7 +17,8 @@ from rich.table import Table
 import sparsegrad as sg
 from sparsegrad import backends
 from sparsegrad.cli.command import fail
-from sparsegrad.cli.gpu_cases import CASES, Case, Inputs
+from sparsegrad.cli.gpu_cases import CASES
+from sparsegrad.cli.gpu_inputs import Case, Inputs
 
 __all__ = ["check_gpu"]
 

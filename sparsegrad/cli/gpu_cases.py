@@ -1,66 +1,17 @@
-"""What `sparsegrad check-gpu` runs: together these launch every kernel of ours at least once."""
+"""What `sparsegrad check-gpu` runs: together, every op and every kernel of ours at least once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import sparsegrad as sg
+from sparsegrad.cli.gpu_cases_dense import DENSE
+from sparsegrad.cli.gpu_inputs import WIDE, Case, Inputs
 
-__all__ = ["CASES", "Case", "Inputs"]
-
-_FLOATS = ("float32", "float64", "float16", "bfloat16")
-_WIDE = ("float32", "float64")
-
-
-class Inputs:
-    """The same numbers on any device; `leaves` are those whose gradients are compared."""
-
-    def __init__(self, device: str, dtype: str) -> None:
-        self.device, self.dtype = device, dtype
-        self.leaves: list[sg.Tensor] = []
-        self._rng = np.random.default_rng(0)
-
-    def leaf(self, *shape: int) -> sg.Tensor:
-        """Numbers that need a gradient."""
-        x = sg.tensor(self._rng.uniform(-1, 1, shape).astype("f"), dtype=self.dtype)
-        self.leaves.append(x.to(self.device).detach().requires_grad_())
-        return self.leaves[-1]
-
-    def ids(self, n: int, count: int) -> np.ndarray:
-        """Indices below n, with repetitions."""
-        return self._rng.integers(0, n, count)
-
-    def ones(self, m: int = 30, n: int = 400, fmt: str = "csr") -> sg.SparseTensor:
-        """A matrix with an empty row, and one so long that it is split."""
-        mask = self._rng.random((m, n)) < 0.02
-        mask[2], mask[3] = False, True
-        return (
-            sg.coo(list(np.nonzero(mask)), None, (m, n), dtype=self.dtype).to(fmt).to(self.device)
-        )
-
-    def matrix(
-        self, m: int = 30, n: int = 400, fmt: str = "csr", heads: int = 0
-    ) -> sg.SparseTensor:
-        """The same with a leaf as values."""
-        A = self.ones(m, n, fmt)
-        return A.with_values(self.leaf(A.nnz, heads) if heads else self.leaf(A.nnz))
-
-    def listed(self, shape: tuple[int, ...], *tail: int) -> sg.SparseTensor:
-        """600 entries in any order, most positions more than once."""
-        where = [self.ids(min(n, 9), 600) for n in shape]
-        values = self.leaf(600, *tail)
-        return sg.coo(where, values, (*shape, *tail), device=self.device)
-
-
-class Case(NamedTuple):
-    """run: inputs -> a tensor, dense or sparse."""
-
-    name: str
-    run: Callable[[Inputs], Any]
-    dtypes: tuple[str, ...] = _FLOATS
+__all__ = ["CASES"]
 
 
 def _deterministic(t: Inputs) -> Any:
@@ -154,6 +105,39 @@ def _trained(t: Inputs) -> Any:
     return sg.cat([first.detach().reshape(-1), second.detach().reshape(-1)])
 
 
+def _solved(solve: Callable[..., Any]) -> Callable[[Inputs], Any]:
+    """By a solver, for a matrix that is far from singular."""
+
+    def run(t: Inputs) -> Any:
+        A = t.matrix(40, 40)
+        symmetric = (A + A.T) * 0.05 + sg.sparse_eye(40, dtype=t.dtype, device=t.device) * 4
+        return solve(symmetric, t.leaf(40, 3))
+
+    return run
+
+
+def _triangular(A: Any, b: Any) -> Any:
+    return sg.triangular_solve(sg.tril(A), b)
+
+
+def _rearranged(t: Inputs) -> Any:
+    A, B = t.matrix(), t.matrix(fmt="coo")
+    tall = sg.cat([A, B, sg.prune(A, 0.5)])
+    return sg.reshape(tall.T, (900, 40)) * 2
+
+
+def _from_arrays(t: Inputs) -> Any:
+    """Made of arrays that lie on the device, where they are checked."""
+    found = t.ones().pattern
+    indptr, indices = (sg.tensor(ids, device=t.device) for ids in (found.indptr, found.indices))
+    return sg.csr(indptr, indices, t.leaf(found.nnz), found.shape)
+
+
+def _graph(t: Inputs) -> Any:
+    A = t.matrix(60, 60)
+    return sg.gcn_norm(sg.symmetrize(A * A))
+
+
 CASES = (
     Case("sparse @ dense", lambda t: t.matrix() @ t.leaf(400, 20)),
     Case("sparse @ dense, deterministic", _deterministic),
@@ -164,7 +148,7 @@ CASES = (
     Case("spmm, mean", lambda t: sg.spmm(t.matrix(), t.leaf(400, 20), "mean")),
     Case("spmm, max", lambda t: sg.spmm(t.matrix(), t.leaf(400, 20), "max")),
     Case("spmm, min", lambda t: sg.spmm(t.matrix(), t.leaf(400, 20), "min")),
-    Case("spmm, max, second derivatives", _curved, _WIDE),
+    Case("spmm, max, second derivatives", _curved, WIDE),
     Case("sddmm", _sampled),
     Case("sparse @ sparse", lambda t: _several(t, sg.spgemm)),
     Case("spgemm_masked", _masked),
@@ -177,19 +161,31 @@ CASES = (
     Case("log_softmax of rows", lambda t: sg.log_softmax(t.matrix(), 1)),
     Case("sum of rows", lambda t: t.matrix().sum(1)),
     Case("max of rows", lambda t: t.matrix().amax(1)),
+    Case("csr of arrays", _from_arrays),
     Case("csr to csc", lambda t: t.matrix().to("csc")),
     Case("rows of sparse", lambda t: t.matrix()[3:20]),
+    Case("sparse to dense and back", lambda t: sg.to_sparse(t.matrix().to_dense() * 2)),
+    Case("entries of dense", lambda t: sg.sparse_mask(t.leaf(30, 400), t.ones())),
+    Case("sparse * dense", lambda t: t.matrix() * t.leaf(30, 1)),
+    Case("cat, prune, transpose, reshape", _rearranged),
+    Case("normalized graph", _graph, WIDE),
+    Case("logsumexp of rows", lambda t: sg.logsumexp(t.matrix(), 1)),
+    Case("cg", _solved(lambda A, b: sg.cg(A, b, rtol=1e-7)), WIDE),
+    Case("spsolve", _solved(sg.spsolve), WIDE),
+    Case("triangular_solve", _solved(_triangular), WIDE),
+    Case("from device to host and back", lambda t: t.leaf(9).to("cpu").to(t.device)),
     Case("segment_sum", _segments(sg.segment_sum)),
     Case("segment_softmax", _segments(sg.segment_softmax)),
     Case("embedding", lambda t: sg.embedding(t.leaf(40, 8), t.ids(40, 300))),
     Case("scatter_add", _scattered),
     Case("dense ops", _dense),
     Case("cross_entropy", _loss),
-    Case("random numbers", _random, _WIDE),
+    Case("random numbers", _random, WIDE),
     Case("dropout", _dropout),
     Case("SGD", _step(sg.optim.SGD, momentum=0.9)),
     Case("Adagrad", _step(sg.optim.Adagrad)),
     Case("RowwiseAdagrad", _step(sg.optim.RowwiseAdagrad)),
     Case("Adam", _step(sg.optim.Adam)),
-    Case("training of a graph network", _trained, _WIDE),
+    Case("training of a graph network", _trained, WIDE),
+    *DENSE,
 )

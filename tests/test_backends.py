@@ -21,7 +21,13 @@ from sparsegrad.backends.base import Backend
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit import CpuJit
 from sparsegrad.backends.cpu_jit_narrow import CpuJitNarrow
-from sparsegrad.backends.steps import AdagradFactors, AdamFactors, RowGradient, SgdFactors
+from sparsegrad.backends.steps import (
+    AdagradFactors,
+    AdamFactors,
+    RmspropFactors,
+    RowGradient,
+    SgdFactors,
+)
 from sparsegrad.errors import PatternError
 from sparsegrad.structure.pattern import Pattern
 
@@ -477,10 +483,18 @@ STEPS = [  # name, factors, state arrays of p's shape, and of one number a row
     pytest.param("sgd", SgdFactors(1, 0, 0.1, False), 0, None, id="sgd"),
     pytest.param("sgd", SgdFactors(0.1, 0.9, 0.1, False), 1, None, id="momentum"),
     pytest.param("sgd", SgdFactors(0.1, 0.9, 0.1, True), 1, None, id="nesterov"),
+    pytest.param("sgd", SgdFactors(0.1, 0.9, 0.1, False, 0.3), 1, None, id="dampening"),
     pytest.param("adagrad", AdagradFactors(0.1, 0.1, 1e-8), 1, None, id="adagrad"),
     pytest.param("rowwise_adagrad", AdagradFactors(0.1, 0.1, 1e-8), 0, "sum", id="rowwise"),
+    # centered: the root of a difference has few digits, which a large eps hides
+    pytest.param("rmsprop", RmspropFactors(0.1, 0.9, 1e-8, 0, 0, False), 1, None, id="rmsprop"),
+    pytest.param("rmsprop", RmspropFactors(0.1, 0.9, 10, 0.1, 0, True), 2, None, id="centered"),
+    pytest.param("rmsprop", RmspropFactors(0.1, 0.9, 0.1, 0, 0.5, False), 2, None, id="speed"),
+    pytest.param("rmsprop", RmspropFactors(0.1, 0.9, 10, 0.1, 0.5, True), 3, None, id="both"),
     pytest.param("adam", ADAM, 2, None, id="adam"),
     pytest.param("adam", ADAM, 2, "count", id="adam-per-row"),
+    pytest.param("adam", ADAM._replace(amsgrad=True), 3, None, id="amsgrad"),
+    pytest.param("adam", ADAM._replace(amsgrad=True), 3, "count", id="amsgrad-per-row"),
 ]
 steps = pytest.mark.parametrize(("name", "factors", "wide", "by_row"), STEPS)
 

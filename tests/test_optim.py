@@ -16,22 +16,23 @@ ADAM = {"lr": 0.1, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.01}
 # --- the formulas, one element at a time -------------------------------------------------------
 
 
-def sgd(p, grads, lr=0.1, momentum=0.0, weight_decay=0.0, nesterov=False):
+def sgd(p, grads, lr=0.1, momentum=0.0, weight_decay=0.0, nesterov=False, dampening=0.0):
     v = 0.0
-    for g in grads:
+    for t, g in enumerate(grads):
         g = g + weight_decay * p
-        v = momentum * v + g
+        v = momentum * v + (1 - dampening if t else 1) * g
         p = p - lr * (g + momentum * v if nesterov else v)
     return p
 
 
-def adam(p, grads, lr=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
-    m = v = 0.0
+def adam(p, grads, lr=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False):
+    m = v = top = 0.0
     for t, g in enumerate(grads, 1):
         g = g + weight_decay * p
         m = betas[0] * m + (1 - betas[0]) * g
         v = betas[1] * v + (1 - betas[1]) * g * g
-        p = p - lr / (1 - betas[0] ** t) * m / (np.sqrt(v) / np.sqrt(1 - betas[1] ** t) + eps)
+        top = np.maximum(top, v) if amsgrad else v
+        p = p - lr / (1 - betas[0] ** t) * m / (np.sqrt(top) / np.sqrt(1 - betas[1] ** t) + eps)
     return p
 
 
@@ -65,6 +66,10 @@ def rmsprop(p, grads, lr=0.1, alpha=0.99, weight_decay=0.0, momentum=0.0, center
     return p
 
 
+def upwards(formula):
+    return lambda p, grads, maximize, **options: formula(p, [-g for g in grads], **options)
+
+
 RMS = {"lr": 0.01, "alpha": 0.9, "momentum": 0.5, "weight_decay": 0.01, "centered": True}
 CASES = [
     pytest.param(optim.SGD, sgd, {"lr": 0.1}, id="sgd"),
@@ -73,7 +78,11 @@ CASES = [
     pytest.param(optim.Adam, adam, {"lr": 0.1}, id="adam"),
     pytest.param(optim.Adam, adam, ADAM, id="adam-decay"),
     pytest.param(optim.SGD, sgd, SGD | {"nesterov": True}, id="sgd-nesterov"),
+    pytest.param(optim.SGD, sgd, SGD | {"dampening": 0.4}, id="sgd-dampening"),
+    pytest.param(optim.SGD, upwards(sgd), SGD | {"maximize": True}, id="sgd-maximize"),
     pytest.param(optim.AdamW, adamw, ADAM | {"weight_decay": 0.1}, id="adamw"),
+    pytest.param(optim.Adam, adam, ADAM | {"betas": (0.8, 0.1), "amsgrad": True}, id="amsgrad"),
+    pytest.param(optim.AdamW, upwards(adamw), ADAM | {"maximize": True}, id="adamw-maximize"),
     pytest.param(optim.Adagrad, adagrad, {"lr": 0.1}, id="adagrad"),
     pytest.param(
         optim.Adagrad,
@@ -345,6 +354,7 @@ def test_ac_89_state_and_step_count():
     held = optimizer.state_dict()
     assert held["state"][0]["step"] == 3
     modes = {"sparse": "auto", "decay": "touched", "per_row_step": False}
+    modes |= {"amsgrad": False, "maximize": False}
     assert held["param_groups"] == [{"params": [0], **ADAM, **modes}]
     optimizer.state.clear()  # starts the bias correction anew
     q, other = sg.tensor(p.data, requires_grad=True), copy.deepcopy(ADAM)
@@ -473,7 +483,7 @@ def test_training_lowers_the_loss(cls, formula, options):
     for _ in range(30):
         optimizer.zero_grad()
         loss = ((model(x) - y) ** 2).mean()
-        loss.backward()
+        (-loss if "maximize" in options else loss).backward()
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.95 * losses[0]

@@ -168,3 +168,29 @@ def test_embedding_mf(name: str) -> None:
     for table, t, start in zip(tables, parameters, before, strict=True):
         np.testing.assert_allclose(table.data, t.detach().numpy(), rtol=1e-7, atol=1e-9)
         assert (table.data[50:] == start[50:]).all()
+
+
+OPTIONS = [
+    ("SGD", {"momentum": 0.9, "dampening": 0.4, "weight_decay": 0.1}),
+    ("SGD", {"momentum": 0.9, "nesterov": True, "maximize": True}),
+    ("Adam", {"amsgrad": True, "weight_decay": 0.1}),
+    ("Adam", {"maximize": True, "weight_decay": 0.1}),
+    ("AdamW", {"amsgrad": True, "maximize": True}),
+    ("Adagrad", {"maximize": True, "weight_decay": 0.1, "lr_decay": 0.1}),
+    ("RMSprop", {"maximize": True, "momentum": 0.5, "centered": True, "weight_decay": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_options_of_optimizers(name: str, options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    start, grads = rng.standard_normal((4, 3)), rng.standard_normal((6, 4, 3))
+    grads[3:] *= 0.1  # the greatest average of squares is not the last
+    p, q = sg.tensor(start, requires_grad=True), torch.nn.Parameter(torch.tensor(start))
+    optimizers = (getattr(lib.optim, name) for lib in (sg, torch))
+    ours, other = (o([t], lr=0.1, **options) for o, t in zip(optimizers, (p, q), strict=True))
+    for g in grads:
+        p.grad, q.grad = sg.tensor(g), torch.tensor(g)
+        ours.step()
+        other.step()
+        np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-12)

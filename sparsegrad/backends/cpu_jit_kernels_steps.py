@@ -19,9 +19,9 @@ _LINE = 64  # bytes
 
 # ---- formulas ----------------------------------------------------------------------------------
 @inlined(FAST)
-def _sgd(lr, momentum, weight_decay, nesterov, p, g, velocity):
+def _sgd(lr, momentum, weight_decay, nesterov, fresh, p, g, velocity):
     F = p.dtype.type
-    rate, keep, decay = F(lr), F(momentum), F(weight_decay)
+    rate, keep, decay, new = F(lr), F(momentum), F(weight_decay), F(fresh)
     if not velocity.size:
         for i in range(p.size):
             p[i] -= rate * (g[i] + decay * p[i])
@@ -30,7 +30,7 @@ def _sgd(lr, momentum, weight_decay, nesterov, p, g, velocity):
     share = keep if nesterov else F(1)
     for i in range(p.size):
         move = g[i] + decay * p[i]
-        fast = keep * velocity[i] + move
+        fast = keep * velocity[i] + new * move
         velocity[i] = fast
         p[i] -= rate * (own * move + share * fast)
 
@@ -47,7 +47,42 @@ def _adagrad(lr, weight_decay, eps, p, g, total):
 
 
 @inlined(FAST)
-def _adam(b1, b2, lr, first, second, eps, weight_decay, shrink, p, g, m, v):
+def _rowwise_adagrad(lr, weight_decay, eps, p, g, total):
+    """Of one row; returns its new total."""
+    F = p.dtype.type
+    decay, squares = F(weight_decay), F(0)
+    for j in range(p.size):
+        move = g[j] + decay * p[j]
+        squares += move * move
+    s = total + squares / F(p.size)
+    rate = F(lr / (math.sqrt(s) + eps))
+    for j in range(p.size):
+        p[j] -= rate * (g[j] + decay * p[j])
+    return s
+
+
+@inlined(FAST)
+def _rmsprop(lr, alpha, eps, weight_decay, momentum, centered, p, g, square, average, buffer):
+    F = p.dtype.type
+    rate, keep, new, least = F(lr), F(alpha), F(1 - alpha), F(eps)
+    decay, speed = F(weight_decay), F(momentum)
+    for i in range(p.size):
+        move = g[i] + decay * p[i]
+        s = keep * square[i] + new * (move * move)
+        square[i] = s
+        if average.size:
+            a = keep * average[i] + new * move
+            average[i] = a
+            s = max(s - a * a, F(0))
+        move /= math.sqrt(s) + least
+        if buffer.size:
+            move += speed * buffer[i]
+            buffer[i] = move
+        p[i] -= rate * move
+
+
+@inlined(FAST)
+def _adam(b1, b2, lr, first, second, eps, weight_decay, shrink, amsgrad, p, g, m, v, top):
     F = p.dtype.type
     keep1, new1, keep2, new2 = F(b1), F(1 - b1), F(b2), F(1 - b2)
     rate, scale, least = F(lr / first), F(1 / second), F(eps)
@@ -59,19 +94,22 @@ def _adam(b1, b2, lr, first, second, eps, weight_decay, shrink, p, g, m, v):
         square = keep2 * v[i] + new2 * (move * move)
         m[i] = mean
         v[i] = square
+        if top.size:
+            square = max(square, top[i])
+            top[i] = square
         p[i] = held - rate * mean / (math.sqrt(square) * scale + least)
 
 
 # ---- every element -----------------------------------------------------------------------------
-@kernel(">n1 n d d d b >F1 <F1 >F1", "F")
-def sgd(ticket, chunk, lr, momentum, weight_decay, nesterov, p, g, velocity):
+@kernel(">n1 n d d d b d >F1 <F1 >F1", "F")
+def sgd(ticket, chunk, lr, momentum, weight_decay, nesterov, fresh, p, g, velocity):
     tasks = (p.size + chunk - 1) // chunk
     while True:
         t = draw(ticket)
         if t >= tasks:
             return
         a, b = t * chunk, (t + 1) * chunk
-        _sgd(lr, momentum, weight_decay, nesterov, p[a:b], g[a:b], velocity[a:b])
+        _sgd(lr, momentum, weight_decay, nesterov, fresh, p[a:b], g[a:b], velocity[a:b])
 
 
 @kernel(">n1 n d d d >F1 <F1 >F1", "F")
@@ -85,16 +123,43 @@ def adagrad(ticket, chunk, lr, weight_decay, eps, p, g, total):
         _adagrad(lr, weight_decay, eps, p[a:b], g[a:b], total[a:b])
 
 
-@kernel(">n1 n d d d d d d d d >F1 <F1 >F1 >F1", "F")
-def adam(ticket, chunk, b1, b2, lr, first, second, eps, weight_decay, shrink, p, g, m, v):
+@kernel(">n1 n d d d >F2 <F2 >F1", "F")
+def rowwise_adagrad(ticket, chunk, lr, weight_decay, eps, p, g, total):
+    tasks = (total.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        for r in range(t * chunk, min((t + 1) * chunk, total.size)):
+            total[r] = _rowwise_adagrad(lr, weight_decay, eps, p[r], g[r], total[r])
+
+
+@kernel(">n1 n d d d d d b >F1 <F1 >F1 >F1 >F1", "F")
+def rmsprop(
+    ticket, chunk, lr, alpha, eps, weight_decay, momentum, centered, p, g, square, average, buffer
+):
     tasks = (p.size + chunk - 1) // chunk
     while True:
         t = draw(ticket)
         if t >= tasks:
             return
         a, b = t * chunk, (t + 1) * chunk
-        parts = p[a:b], g[a:b], m[a:b], v[a:b]
-        _adam(b1, b2, lr, first, second, eps, weight_decay, shrink, *parts)
+        parts = p[a:b], g[a:b], square[a:b], average[a:b], buffer[a:b]
+        _rmsprop(lr, alpha, eps, weight_decay, momentum, centered, *parts)
+
+
+@kernel(">n1 n d d d d d d d d b >F1 <F1 >F1 >F1 >F1", "F")
+def adam(
+    ticket, chunk, b1, b2, lr, first, second, eps, weight_decay, shrink, amsgrad, p, g, m, v, top
+):
+    tasks = (p.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        a, b = t * chunk, (t + 1) * chunk
+        parts = p[a:b], g[a:b], m[a:b], v[a:b], top[a:b]
+        _adam(b1, b2, lr, first, second, eps, weight_decay, shrink, amsgrad, *parts)
 
 
 # ---- rows --------------------------------------------------------------------------------------
@@ -130,9 +195,21 @@ def _fetch(array, row):
         prefetch(array, uint64(row * width + j))
 
 
-@kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d b >F2 >F2")
+@kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d b d >F2 >F2")
 def sgd_rows(
-    ticket, cuts, rows, perm, indptr, values, lr, momentum, weight_decay, nesterov, p, velocity
+    ticket,
+    cuts,
+    rows,
+    perm,
+    indptr,
+    values,
+    lr,
+    momentum,
+    weight_decay,
+    nesterov,
+    fresh,
+    p,
+    velocity,
 ):
     g = np.empty(p.shape[1], p.dtype)
     while True:
@@ -147,7 +224,7 @@ def sgd_rows(
             if _summed(i, perm, indptr, values, g):
                 r = int64(rows[i])
                 v = velocity[r] if velocity.size else g[:0]
-                _sgd(lr, momentum, weight_decay, nesterov, p[r], g, v)
+                _sgd(lr, momentum, weight_decay, nesterov, fresh, p[r], g, v)
 
 
 @kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d >F2 >F2")
@@ -168,7 +245,6 @@ def adagrad_rows(ticket, cuts, rows, perm, indptr, values, lr, weight_decay, eps
 
 @kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d >F2 >F1")
 def rowwise_adagrad_rows(ticket, cuts, rows, perm, indptr, values, lr, weight_decay, eps, p, total):
-    F = p.dtype.type
     g = np.empty(p.shape[1], p.dtype)
     while True:
         t = draw(ticket)
@@ -178,21 +254,48 @@ def rowwise_adagrad_rows(ticket, cuts, rows, perm, indptr, values, lr, weight_de
             if i + _AHEAD < rows.size:
                 _fetch(p, int64(rows[i + _AHEAD]))
                 prefetch(total, uint64(rows[i + _AHEAD]))
-            if not _summed(i, perm, indptr, values, g):
-                continue
-            r = int64(rows[i])
-            row = p[r]
-            squares = F(0)
-            for j in range(g.size):
-                g[j] += F(weight_decay) * row[j]
-                squares += g[j] * g[j]
-            total[r] += squares / F(g.size)
-            rate = F(lr / (math.sqrt(total[r]) + eps))
-            for j in range(g.size):
-                row[j] -= rate * g[j]
+            if _summed(i, perm, indptr, values, g):
+                r = int64(rows[i])
+                total[r] = _rowwise_adagrad(lr, weight_decay, eps, p[r], g, total[r])
 
 
-@kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d d d d d d >F2 >F2 >F2 >n1")
+@kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d d d b >F2 >F2 >F2 >F2")
+def rmsprop_rows(
+    ticket,
+    cuts,
+    rows,
+    perm,
+    indptr,
+    values,
+    lr,
+    alpha,
+    eps,
+    weight_decay,
+    momentum,
+    centered,
+    p,
+    square,
+    average,
+    buffer,
+):
+    g = np.empty(p.shape[1], p.dtype)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            if i + _AHEAD < rows.size:
+                _fetch(p, int64(rows[i + _AHEAD]))
+                _fetch(square, int64(rows[i + _AHEAD]))
+            if _summed(i, perm, indptr, values, g):
+                r = int64(rows[i])
+                a = average[r] if average.size else g[:0]
+                b = buffer[r] if buffer.size else g[:0]
+                state = p[r], g, square[r], a, b
+                _rmsprop(lr, alpha, eps, weight_decay, momentum, centered, *state)
+
+
+@kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d d d d d d b >F2 >F2 >F2 >F2 >n1")
 def adam_rows(
     ticket,
     cuts,
@@ -208,9 +311,11 @@ def adam_rows(
     eps,
     weight_decay,
     shrink,
+    amsgrad,
     p,
     m,
     v,
+    top,
     row_step,
 ):
     g = np.empty(p.shape[1], p.dtype)
@@ -231,4 +336,5 @@ def adam_rows(
                 row_step[r] += 1
                 first = 1 - b1 ** row_step[r]
                 second = math.sqrt(1 - b2 ** row_step[r])
-            _adam(b1, b2, lr, first, second, eps, weight_decay, shrink, p[r], g, m[r], v[r])
+            parts = p[r], g, m[r], v[r], top[r] if top.size else g[:0]
+            _adam(b1, b2, lr, first, second, eps, weight_decay, shrink, amsgrad, *parts)

@@ -10,7 +10,13 @@ import numpy as np
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
-from sparsegrad.backends.steps import AdagradFactors, AdamFactors, RowGradient, SgdFactors
+from sparsegrad.backends.steps import (
+    AdagradFactors,
+    AdamFactors,
+    RmspropFactors,
+    RowGradient,
+    SgdFactors,
+)
 
 __all__ = ["CpuJitSteps"]
 
@@ -28,32 +34,41 @@ class CpuJitSteps(Cpu):
         raise NotImplementedError
 
     def sgd(self, factors: SgdFactors, p: Array, g: Array, velocity: Array | None = None) -> None:
-        held = () if velocity is None else (velocity,)
-        if not self._step("sgd", factors, p, g, held, 1):
+        if not self._step("sgd", factors, p, g, velocity):
             super().sgd(factors, p, g, velocity)
 
     def adagrad(self, factors: AdagradFactors, p: Array, g: Array, total: Array) -> None:
-        if not self._step("adagrad", factors, p, g, (total,), 1):
+        if not self._step("adagrad", factors, p, g, total):
             super().adagrad(factors, p, g, total)
 
-    def adam(
-        self,
-        factors: AdamFactors,
-        p: Array,
-        g: Array,
-        m: Array,
-        v: Array,
-        row_step: Array | None = None,
+    def rowwise_adagrad(self, factors: AdagradFactors, p: Array, g: Array, total: Array) -> None:
+        width = math.prod(p.shape[1:])
+        fits = p.ndim and _in_place(p) and total.flags.carray and total.dtype == p.dtype
+        if not (fits and width and self._pays(p.size, _MIN_STEP)) or g.shape != p.shape:
+            return super().rowwise_adagrad(factors, p, g, total)
+        wide = [a.reshape(len(p), width) for a in (p, contiguous(g, p.dtype))]
+        chunk = max(1, _CHUNK // width, -(-len(p) // _MAX_TASKS))
+        args = (chunk, *factors, *wide, total)
+        launch(_kernel("rowwise_adagrad", p.dtype), args, -(-len(p) // chunk), 4 * p.size)
+        return None
+
+    def rmsprop(
+        self, factors: RmspropFactors, p: Array, g: Array, square: Array, *state: Array
     ) -> None:
-        if row_step is not None or not self._step("adam", factors, p, g, (m, v), 2):
-            super().adam(factors, p, g, m, v, row_step)
+        if not self._step("rmsprop", factors, p, g, square, *factors.named(state)):
+            super().rmsprop(factors, p, g, square, *state)
+
+    def adam(
+        self, factors: AdamFactors, p: Array, g: Array, m: Array, v: Array, *state: Array
+    ) -> None:
+        top, row_step = factors.named(state)
+        if row_step is not None or not self._step("adam", factors, p, g, m, v, top):
+            super().adam(factors, p, g, m, v, *state)
 
     def sgd_rows(
         self, factors: SgdFactors, p: Array, grad: RowGradient, velocity: Array | None = None
     ) -> None:
-        held = () if velocity is None else (velocity,)
-        empty = () if held else (np.empty((0, 0), p.dtype),)
-        if not self._step_rows("sgd_rows", factors, p, grad, held, empty):
+        if not self._step_rows("sgd_rows", factors, p, grad, (velocity,)):
             super().sgd_rows(factors, p, grad, velocity)
 
     def adagrad_rows(
@@ -68,27 +83,29 @@ class CpuJitSteps(Cpu):
         if not self._step_rows("rowwise_adagrad_rows", factors, p, grad, (), (total,)):
             super().rowwise_adagrad_rows(factors, p, grad, total)
 
-    def adam_rows(
-        self,
-        factors: AdamFactors,
-        p: Array,
-        grad: RowGradient,
-        m: Array,
-        v: Array,
-        row_step: Array | None = None,
+    def rmsprop_rows(
+        self, factors: RmspropFactors, p: Array, grad: RowGradient, square: Array, *state: Array
     ) -> None:
-        counts = np.empty(0, np.int64) if row_step is None else row_step
-        if not self._step_rows("adam_rows", factors, p, grad, (m, v), (counts,)):
-            super().adam_rows(factors, p, grad, m, v, row_step)
+        held = square, *factors.named(state)
+        if not self._step_rows("rmsprop_rows", factors, p, grad, held):
+            super().rmsprop_rows(factors, p, grad, square, *state)
 
-    def _step(
-        self, name: str, factors: Any, p: Array, g: Array, state: tuple[Array, ...], slots: int
-    ) -> bool:
-        """Whether a kernel with `slots` state arrays has made the step."""
-        if not (self._pays(p.size, _MIN_STEP) and _in_place(p, *state)) or g.shape != p.shape:
+    def adam_rows(
+        self, factors: AdamFactors, p: Array, grad: RowGradient, m: Array, v: Array, *state: Array
+    ) -> None:
+        top, row_step = factors.named(state)
+        counts = np.empty(0, np.int64) if row_step is None else row_step
+        if not self._step_rows("adam_rows", factors, p, grad, (m, v, top), (counts,)):
+            super().adam_rows(factors, p, grad, m, v, *state)
+
+    def _step(self, name: str, factors: Any, p: Array, g: Array, *state: Array | None) -> bool:
+        """Whether a kernel has made the step; state that is not used is None."""
+        held = [a for a in state if a is not None]
+        if not (self._pays(p.size, _MIN_STEP) and _in_place(p, *held)) or g.shape != p.shape:
             return False
-        flat = [a.reshape(-1) for a in (p, contiguous(g, p.dtype), *state)]
-        flat += [np.empty(0, p.dtype)] * (slots - len(state))
+        none = np.empty(0, p.dtype)
+        arrays = (p, contiguous(g, p.dtype), *state)
+        flat = [none if a is None else a.reshape(-1) for a in arrays]
         chunk = max(_CHUNK, -(-p.size // _MAX_TASKS))
         args = (chunk, *factors, *flat)
         launch(_kernel(name, p.dtype), args, -(-p.size // chunk), 4 * p.size)
@@ -100,25 +117,26 @@ class CpuJitSteps(Cpu):
         factors: Any,
         p: Array,
         grad: RowGradient,
-        state: tuple[Array, ...],
+        state: tuple[Array | None, ...],
         rest: tuple[Array, ...] = (),
     ) -> bool:
-        """Whether a kernel has made the step in touched rows. `state` has the shape of p; `rest`
-        are arguments that go to the kernel as they are."""
+        """Whether a kernel has made the step in touched rows. `state` has the shape of p, or is
+        None where it is not used; `rest` are arguments that go to the kernel as they are."""
         rows, perm, indptr, values = grad
         width = math.prod(p.shape[1:])
         if not (
             self._pays(values.size, _MIN_STEP)
             and width
             and rows.dtype in _INDEX
-            and _in_place(p, *state)
+            and _in_place(p, *(a for a in state if a is not None))
             and all(a.flags.carray for a in rest)
             and (name != "rowwise_adagrad_rows" or rest[0].dtype == p.dtype)
         ):
             return False
         none = np.empty(0, rows.dtype)
         index = [none if a is None else contiguous(a, rows.dtype) for a in (rows, perm, indptr)]
-        wide = [a.reshape(len(p), width) for a in (p, *state)]
+        unused = np.empty((0, 0), p.dtype)
+        wide = [unused if a is None else a.reshape(len(p), width) for a in (p, *state)]
         entries = contiguous(values, p.dtype).reshape(len(values), width)
         cuts = _cuts(len(rows), index[2], width)
         args = (cuts, *index, entries, *factors, *wide, *rest)

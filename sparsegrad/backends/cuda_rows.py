@@ -26,7 +26,8 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 class CudaRows(Backend):
     """Steps that change p and its state in place, in one launch, or two where entries of a row may
-    be many. Arrays that are no block of memory, and states of another dtype, are the reference's.
+    be many. Arrays that are no block of memory, states of another dtype, dampening, AMSGrad and
+    RMSprop are the reference's.
     """
 
     def sgd(self, factors: SgdFactors, p: Array, g: Array, velocity: Array | None = None) -> None:
@@ -60,33 +61,23 @@ class CudaRows(Backend):
             super().rowwise_adagrad_rows(factors, p, grad, total)
 
     def adam(
-        self,
-        factors: AdamFactors,
-        p: Array,
-        g: Array,
-        m: Array,
-        v: Array,
-        row_step: Array | None = None,
+        self, factors: AdamFactors, p: Array, g: Array, m: Array, v: Array, *state: Array
     ) -> None:
-        if not _adam(factors, p, g, m, v, row_step):
-            super().adam(factors, p, g, m, v, row_step)
+        if not _adam(factors, p, g, m, v, *state):
+            super().adam(factors, p, g, m, v, *state)
 
     def adam_rows(
-        self,
-        factors: AdamFactors,
-        p: Array,
-        grad: RowGradient,
-        m: Array,
-        v: Array,
-        row_step: Array | None = None,
+        self, factors: AdamFactors, p: Array, grad: RowGradient, m: Array, v: Array, *state: Array
     ) -> None:
-        if not _adam(factors, p, grad, m, v, row_step):
-            super().adam_rows(factors, p, grad, m, v, row_step)
+        if not _adam(factors, p, grad, m, v, *state):
+            super().adam_rows(factors, p, grad, m, v, *state)
 
 
 # ---- one launch a step; False where there is no kernel for the arrays --------------------------
 def _sgd(factors: SgdFactors, p: Array, g: Any, velocity: Array | None) -> bool:
     state = () if velocity is None else (velocity,)
+    if factors.fresh != 1:
+        return False
     return _in_place(p, *state) and _step(
         "sg_rows_sgd",
         p,
@@ -131,9 +122,10 @@ def _rowwise_adagrad(factors: AdagradFactors, p: Array, g: Any, total: Array) ->
     )
 
 
-def _adam(
-    factors: AdamFactors, p: Array, g: Any, m: Array, v: Array, row_step: Array | None
-) -> bool:
+def _adam(factors: AdamFactors, p: Array, g: Any, m: Array, v: Array, *state: Array) -> bool:
+    top, row_step = factors.named(state)
+    if top is not None:
+        return False
     return _in_place(p, m, v) and _step(
         "sg_rows_adam",
         p,

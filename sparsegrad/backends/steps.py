@@ -16,7 +16,15 @@ import numpy as np
 
 from sparsegrad.dtypes import accumulator
 
-__all__ = ["AdagradFactors", "AdamFactors", "RowGradient", "SgdFactors", "Steps", "blocks"]
+__all__ = [
+    "AdagradFactors",
+    "AdamFactors",
+    "RmspropFactors",
+    "RowGradient",
+    "SgdFactors",
+    "Steps",
+    "blocks",
+]
 
 Array = Any
 
@@ -47,12 +55,13 @@ class RowGradient(NamedTuple):
 
 
 class SgdFactors(NamedTuple):
-    """v = momentum v + d with d = g + weight_decay p; p -= lr v, or lr (d + momentum v)."""
+    """v = momentum v + fresh d with d = g + weight_decay p; p -= lr v, or lr (d + momentum v)."""
 
     lr: float
     momentum: float
     weight_decay: float
     nesterov: bool
+    fresh: float = 1.0
 
 
 class AdagradFactors(NamedTuple):
@@ -63,12 +72,32 @@ class AdagradFactors(NamedTuple):
     eps: float
 
 
+class RmspropFactors(NamedTuple):
+    """v = alpha v + (1 - alpha) d² with d = g + weight_decay p; p -= lr d / (sqrt(v) + eps).
+
+    centered: v minus a² in the root, with the average a = alpha a + (1 - alpha) d. momentum:
+    p -= lr b with b = momentum b + d / (sqrt(v) + eps). State is v, then a and b if they are used.
+    """
+
+    lr: float
+    alpha: float
+    eps: float
+    weight_decay: float
+    momentum: float
+    centered: bool
+
+    def named(self, state: tuple[Array, ...]) -> tuple[Array | None, Array | None]:
+        """a and b of the state behind v."""
+        return state[0] if self.centered else None, state[-1] if self.momentum else None
+
+
 class AdamFactors(NamedTuple):
     """p *= shrink; d = g + weight_decay p; m = b1 m + (1 - b1) d; v = b2 v + (1 - b2) d²;
     p -= lr / first * m / (sqrt(v) / second + eps).
 
-    first and second are 1 - b1^t and sqrt(1 - b2^t). With a count a row, `row_step` (n,), which
-    the step raises by one, t is that of the row.
+    first and second are 1 - b1^t and sqrt(1 - b2^t). With a count a row, `row_step` (n,), int64,
+    which the step raises by one, t is that of the row. amsgrad: the greatest v so far, `top`, in
+    the root. State is m, v, then `top` and `row_step` if they are used.
     """
 
     b1: float
@@ -79,6 +108,12 @@ class AdamFactors(NamedTuple):
     eps: float
     weight_decay: float
     shrink: float
+    amsgrad: bool = False
+
+    def named(self, state: tuple[Array, ...]) -> tuple[Array | None, Array | None]:
+        """`top` and `row_step` of the state behind m and v."""
+        top, *rest = state if self.amsgrad else (None, *state)
+        return top, rest[0] if rest else None
 
 
 class Steps:
@@ -117,29 +152,29 @@ class Steps:
         """`rowwise_adagrad` in touched rows."""
         self._on_rows(_rowwise_adagrad, factors, p, grad, total)
 
-    def adam(
-        self,
-        factors: AdamFactors,
-        p: Array,
-        g: Array,
-        m: Array,
-        v: Array,
-        row_step: Array | None = None,
+    def rmsprop(
+        self, factors: RmspropFactors, p: Array, g: Array, square: Array, *state: Array
     ) -> None:
-        """Adam and AdamW; `row_step` (n,), int64, where each row counts its own steps."""
-        self._everywhere(_adam, factors, p, g, m, v, row_step)
+        """RMSprop; `square` is v."""
+        self._everywhere(_rmsprop, factors, p, g, square, *state)
+
+    def rmsprop_rows(
+        self, factors: RmspropFactors, p: Array, grad: RowGradient, square: Array, *state: Array
+    ) -> None:
+        """`rmsprop` in touched rows."""
+        self._on_rows(_rmsprop, factors, p, grad, square, *state)
+
+    def adam(
+        self, factors: AdamFactors, p: Array, g: Array, m: Array, v: Array, *state: Array
+    ) -> None:
+        """Adam and AdamW."""
+        self._everywhere(_adam, factors, p, g, m, v, *state)
 
     def adam_rows(
-        self,
-        factors: AdamFactors,
-        p: Array,
-        grad: RowGradient,
-        m: Array,
-        v: Array,
-        row_step: Array | None = None,
+        self, factors: AdamFactors, p: Array, grad: RowGradient, m: Array, v: Array, *state: Array
     ) -> None:
         """`adam` in touched rows."""
-        self._on_rows(_adam, factors, p, grad, m, v, row_step)
+        self._on_rows(_adam, factors, p, grad, m, v, *state)
 
     # ---- how the reference does it -------------------------------------------------------------
     def _everywhere(self, formula: Any, factors: Any, *arrays: Any) -> None:
@@ -187,12 +222,12 @@ def blocks(xp: ModuleType, arrays: list[Array], by_row: bool) -> Iterator[tuple[
 
 # ---- formulas ----------------------------------------------------------------------------------
 def _sgd(xp: Any, factors: SgdFactors, p: Array, g: Array, velocity: Array | None = None) -> None:
-    lr, momentum, weight_decay, nesterov = factors
+    lr, momentum, weight_decay, nesterov, fresh = factors
     move = xp.multiply(p, weight_decay, out=xp.empty_like(p))
     move += g
     if velocity is not None:
         velocity *= momentum
-        velocity += move
+        velocity += move if fresh == 1 else fresh * move
         if nesterov:
             move += velocity * momentum
         else:
@@ -224,16 +259,35 @@ def _rowwise_adagrad(xp: Any, factors: AdagradFactors, p: Array, g: Array, total
     p -= g * scale.reshape(-1, *(1,) * (p.ndim - 1))
 
 
-def _adam(
-    xp: Any,
-    factors: AdamFactors,
-    p: Array,
-    g: Array,
-    m: Array,
-    v: Array,
-    row_step: Array | None = None,
+def _rmsprop(
+    xp: Any, factors: RmspropFactors, p: Array, g: Array, square: Array, *state: Array
 ) -> None:
-    b1, b2, lr, first, second, eps, weight_decay, shrink = factors
+    lr, alpha, eps, weight_decay, momentum, _ = factors
+    average, buffer = factors.named(state)
+    if weight_decay:
+        g = g + weight_decay * p
+    square *= alpha
+    square += (1 - alpha) * (g * g)
+    scale = square
+    if average is not None:
+        average *= alpha
+        average += (1 - alpha) * g
+        scale = xp.maximum(square - average * average, 0)
+    scale = xp.sqrt(scale)
+    scale += eps
+    move = g / scale
+    if buffer is not None:
+        buffer *= momentum
+        buffer += move
+        move = buffer
+    p -= lr * move
+
+
+def _adam(
+    xp: Any, factors: AdamFactors, p: Array, g: Array, m: Array, v: Array, *state: Array
+) -> None:
+    b1, b2, lr, first, second, eps, weight_decay, shrink, _ = factors
+    top, row_step = factors.named(state)
     if row_step is not None:
         row_step += 1
         t = row_step.reshape(-1, *(1,) * (p.ndim - 1)).astype(xp.float64)
@@ -255,7 +309,9 @@ def _adam(
     s *= (1 - b2) / (1 - b1) ** 2
     v *= b2
     v += s
-    xp.sqrt(v, out=s)
+    if top is not None:
+        xp.maximum(top, v, out=top)
+    xp.sqrt(v if top is None else top, out=s)
     s /= second
     s += eps
     xp.divide(m, s, out=s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsegrad.backends.steps import AdagradFactors
+from sparsegrad.backends.steps import AdagradFactors, RmspropFactors
 from sparsegrad.optim.optimizer import Optimizer
 
 __all__ = ["Adagrad", "RMSprop", "RowwiseAdagrad"]
@@ -29,6 +29,7 @@ class Adagrad(_Scaled):
     params: tensors or groups; see `Optimizer`. Numbers are >= 0, or ValueError.
     sparse: rows that have no gradient, see `Optimizer`; a sparse gradient is lazy by itself, which
         without weight decay is the same as dense, since s only grows where there is a gradient.
+    maximize: go up instead of down.
 
     Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
     optimization", JMLR 12, 2011.
@@ -55,10 +56,14 @@ class Adagrad(_Scaled):
         eps: float = 1e-10,
         sparse: str = "auto",
         decay: str = "touched",
+        *,
+        maximize: bool = False,
     ) -> None:
         defaults = {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps}
         defaults |= {"initial_accumulator_value": initial_accumulator_value}
-        super().__init__(params, defaults | {"sparse": sparse, "decay": decay})
+        super().__init__(
+            params, defaults | {"sparse": sparse, "decay": decay, "maximize": maximize}
+        )
 
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("sum",)
@@ -76,7 +81,7 @@ class RowwiseAdagrad(_Scaled):
     g the gradient plus weight_decay p. The state of an embedding table (V, D) is (V,).
 
     params: tensors or groups; see `Optimizer`. Numbers are >= 0, or ValueError.
-    sparse: as for `Adagrad`. A gradient that stores single elements is used row by row.
+    sparse, maximize: as for `Adagrad`. A gradient that stores single elements is used row by row.
 
     Row-wise as in Mudigere et al., "Software-hardware co-design for fast and scalable training of
     deep learning recommendation models", ISCA 2022.
@@ -100,9 +105,13 @@ class RowwiseAdagrad(_Scaled):
         eps: float = 1e-8,
         sparse: str = "auto",
         decay: str = "touched",
+        *,
+        maximize: bool = False,
     ) -> None:
         defaults = {"lr": lr, "weight_decay": weight_decay, "eps": eps}
-        super().__init__(params, defaults | {"sparse": sparse, "decay": decay})
+        super().__init__(
+            params, defaults | {"sparse": sparse, "decay": decay, "maximize": maximize}
+        )
 
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ()
@@ -121,7 +130,7 @@ class RMSprop(_Scaled):
     params: tensors or groups; see `Optimizer`. Numbers are >= 0 and alpha < 1, or ValueError.
     centered: v minus the square of the average of g. momentum: p -= lr b with
         b = momentum b + g / (sqrt(v) + eps).
-    sparse: rows that have no gradient, see `Optimizer`.
+    sparse, maximize: rows that have no gradient, and going up; see `Optimizer`.
 
     Tieleman and Hinton, "Lecture 6.5 - RMSprop", Neural networks for machine learning, 2012.
 
@@ -135,6 +144,7 @@ class RMSprop(_Scaled):
     """
 
     positive = ("eps", "momentum")
+    kernel = "rmsprop"
 
     def __init__(
         self,
@@ -147,10 +157,14 @@ class RMSprop(_Scaled):
         centered: bool = False,
         sparse: str = "auto",
         decay: str = "touched",
+        *,
+        maximize: bool = False,
     ) -> None:
         defaults = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"momentum": momentum, "centered": centered}
-        super().__init__(params, defaults | {"sparse": sparse, "decay": decay})
+        super().__init__(
+            params, defaults | {"sparse": sparse, "decay": decay, "maximize": maximize}
+        )
 
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
@@ -161,29 +175,5 @@ class RMSprop(_Scaled):
         centered = ("grad_avg",) if group["centered"] else ()
         return ("square_avg", *centered, *(("momentum_buffer",) if group["momentum"] else ()))
 
-    def factors(self, group: dict[str, Any], step: int) -> Any:
-        names = ("lr", "alpha", "eps", "weight_decay", "momentum", "centered")
-        return tuple(group[name] for name in names)
-
-    def update(self, xp: Any, factors: Any, p: Any, g: Any, *state: Any) -> None:
-        lr, alpha, eps, weight_decay, momentum, centered = factors
-        square, *rest = state
-        if weight_decay:
-            g = g + weight_decay * p
-        square *= alpha
-        square += (1 - alpha) * (g * g)
-        if centered:
-            average = rest.pop(0)
-            average *= alpha
-            average += (1 - alpha) * g
-            scale = xp.sqrt(xp.maximum(square - average * average, 0))
-        else:
-            scale = xp.sqrt(square)
-        scale += eps
-        move = g / scale
-        if momentum:
-            (buffer,) = rest
-            buffer *= momentum
-            buffer += move
-            move = buffer
-        p -= lr * move
+    def factors(self, group: dict[str, Any], step: int) -> RmspropFactors:
+        return RmspropFactors(*(group[name] for name in RmspropFactors._fields))

@@ -23,8 +23,11 @@ class Adam(Optimizer):
         it does not store, and their m and v, stand still.
     per_row_step: t counts the steps in which a row was touched (an int64 a row). Else it counts
         the steps of the whole parameter, as in PyTorch's SparseAdam.
+    amsgrad: the greatest v so far in the place of v under the root.
+    maximize: go up instead of down.
 
-    Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015.
+    Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015. amsgrad: Reddi, Kale and
+    Kumar, "On the convergence of Adam and beyond", ICLR 2018.
 
     >>> import sparsegrad as sg
     >>> w = sg.tensor([1.0, 2.0], dtype=sg.float64, requires_grad=True)
@@ -47,10 +50,13 @@ class Adam(Optimizer):
         per_row_step: bool = False,
         sparse: str = "auto",
         decay: str = "touched",
+        *,
+        amsgrad: bool = False,
+        maximize: bool = False,
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"per_row_step": per_row_step, "sparse": sparse, "decay": decay}
-        super().__init__(params, defaults)
+        super().__init__(params, defaults | {"amsgrad": amsgrad, "maximize": maximize})
 
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
@@ -62,7 +68,8 @@ class Adam(Optimizer):
             raise ValueError(f"{self._name}: eps must be >= 0, got {group['eps']}")
 
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return "exp_avg", "exp_avg_sq"
+        greatest = ("max_exp_avg_sq",) if group["amsgrad"] else ()
+        return "exp_avg", "exp_avg_sq", *greatest
 
     def row_slots(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"row_step": "int64"} if group["per_row_step"] else {}
@@ -70,7 +77,11 @@ class Adam(Optimizer):
     def factors(self, group: dict[str, Any], step: int) -> AdamFactors:
         b1, b2 = group["betas"]
         corrections = 1 - b1**step, math.sqrt(1 - b2**step)
-        return AdamFactors(b1, b2, group["lr"], *corrections, group["eps"], *self.shares(group))
+        decay, kept = self.shares(group)
+        return AdamFactors(
+            *(b1, b2, group["lr"], *corrections, group["eps"], decay, kept),
+            amsgrad=group["amsgrad"],
+        )
 
     def shares(self, group: dict[str, Any]) -> tuple[float, float]:
         """How much of p joins the gradient, and what p is multiplied with beforehand."""
@@ -108,8 +119,14 @@ class AdamW(Adam):
         per_row_step: bool = False,
         sparse: str = "auto",
         decay: str = "touched",
+        *,
+        amsgrad: bool = False,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, per_row_step, sparse, decay)
+        options = {"amsgrad": amsgrad, "maximize": maximize}
+        super().__init__(
+            params, lr, betas, eps, weight_decay, per_row_step, sparse, decay, **options
+        )
 
     def shares(self, group: dict[str, Any]) -> tuple[float, float]:
         return 0.0, 1 - group["lr"] * group["weight_decay"]

@@ -30,7 +30,7 @@ class Optimizer:
         "lr": ...} whose other entries override the defaults for that group.
     defaults: hyperparameters of every group.
 
-    Two hyperparameters that every optimizer has, for every group:
+    Three hyperparameters that every optimizer has, for every group:
 
     sparse: which rows (slices of the first dimension) a step touches. "dense": all of them.
         "lazy": those whose gradient is not zero; the others and their state stand still. Both
@@ -40,6 +40,7 @@ class Optimizer:
         nothing. "all": what a step with a gradient of zero does. "catch_up": the same, but later:
         before the row is next touched, or at `flush`; see `catch_up`. Only SGD and AdamW, whose
         steps without gradient are linear, know the last two.
+    maximize: go up instead of down: minus the gradient takes its place.
 
     Raises TypeError, GraphError or ValueError for something else, for a result of an op, for a
     parameter given twice, and for no parameters.
@@ -48,7 +49,8 @@ class Optimizer:
     decays: tuple[str, ...] = ("touched",)
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
-        self.defaults = {"sparse": "auto", "decay": "touched", **defaults}
+        shared = {"sparse": "auto", "decay": "touched", "maximize": False}
+        self.defaults = shared | defaults
         self.param_groups: list[dict[str, Any]] = []
         self.state: dict[Any, dict[str, Any]] = {}  # per parameter; tensors are looked up by id
         if isinstance(params, (Tensor, SparseTensor)) or not hasattr(params, "__iter__"):
@@ -158,6 +160,8 @@ class Optimizer:
             grad = rows.pending(target._grad)
             if grad is not None:
                 if len(grad.rows):
+                    if group["maximize"]:
+                        grad = grad._replace(values=-grad.values)
                     factors, state = self._begin(p, target, group)
                     getattr(be, f"{self.kernel}_rows")(factors, target.data, grad, *state)
                     target._bump()
@@ -165,6 +169,8 @@ class Optimizer:
         where, g = self._where(target.grad, group)
         if where is not None and not len(g) and late == "touched":
             return
+        if group["maximize"]:
+            g = -g
         factors, state = self._begin(p, target, group)
         if late == "catch_up":
             self._catch_up(p, group, where, self.state[p]["step"] - 1)

@@ -11,11 +11,14 @@ __all__ = ["SGD"]
 
 
 class SGD(Optimizer):
-    """p -= lr v, with v = momentum v + (g + weight_decay p); PyTorch's formula. With `nesterov`
-    p -= lr (g + weight_decay p + momentum v) for the new v.
+    """p -= lr v, with v = momentum v + (1 - dampening) (g + weight_decay p); PyTorch's formula.
+    With `nesterov` p -= lr (g + weight_decay p + momentum v) for the new v.
 
     params: tensors or groups; see `Optimizer`. Parameters, gradients and state share a shape.
     lr, momentum, weight_decay: numbers >= 0, or ValueError; `nesterov` needs a momentum.
+    dampening: in the first step 0, as in PyTorch. Not with `nesterov`, nor with another `decay`
+        than "touched", or ValueError.
+    maximize: go up instead of down.
     sparse, decay: rows that have no gradient, see `Optimizer`. "all" and "catch_up" give what
         dense SGD gives (the latter after `flush`).
 
@@ -45,10 +48,14 @@ class SGD(Optimizer):
         nesterov: bool = False,
         sparse: str = "auto",
         decay: str = "touched",
+        *,
+        dampening: float = 0.0,
+        maximize: bool = False,
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        defaults |= {"nesterov": nesterov, "dampening": dampening}
         super().__init__(
-            params, defaults | {"nesterov": nesterov, "sparse": sparse, "decay": decay}
+            params, defaults | {"sparse": sparse, "decay": decay, "maximize": maximize}
         )
 
     def check(self, group: dict[str, Any]) -> None:
@@ -57,6 +64,11 @@ class SGD(Optimizer):
             raise ValueError(f"SGD: momentum must be >= 0, got {group['momentum']}")
         if group["nesterov"] and not group["momentum"]:
             raise ValueError("SGD: nesterov needs a momentum > 0, got 0")
+        if group["dampening"] and (group["nesterov"] or group["decay"] != "touched"):
+            raise ValueError(
+                f"SGD: dampening={group['dampening']} needs nesterov=False and decay='touched', "
+                f"got {group['nesterov']} and {group['decay']!r}"
+            )
 
     def slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
@@ -72,5 +84,5 @@ class SGD(Optimizer):
         return [now, [weight_decay, momentum]]
 
     def factors(self, group: dict[str, Any], step: int) -> SgdFactors:
-        names = ("lr", "momentum", "weight_decay", "nesterov")
-        return SgdFactors(*(group[name] for name in names))
+        numbers = group["lr"], group["momentum"], group["weight_decay"]
+        return SgdFactors(*numbers, group["nesterov"], 1.0 if step == 1 else 1 - group["dampening"])

@@ -1,10 +1,12 @@
 """LightGCN (He et al., SIGIR 2020) with a sampled softmax loss instead of BPR.
 
 With one random item against each chosen one, BPR needs about a thousand passes over Gowalla. A
-softmax over the chosen item and many random ones, of cosines, gets there in some ten (Wu et al.,
-"On the effectiveness of sampled softmax loss for item recommendation", TOIS 2024), and all users
-of a batch can share the random items: one dense product, and one propagation for a large batch.
-Lists are made by inner products, as in both papers: cosines forget how popular an item is.
+softmax over the chosen item and many others, of cosines, gets there in some ten (Wu et al., "On
+the effectiveness of sampled softmax loss for item recommendation", TOIS 2024), and all users of a
+batch can share the others: one dense product, and one propagation for a large batch. As there,
+the others are items of random pairs, so a popular item is compared as often as it is chosen and
+directions learn taste rather than popularity; lists are made by inner products, where lengths
+bring popularity back.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ def train_lightgcn(
     with the best recall@20 there, read `data.test` once, with vectors propagated along all of
     `data.train`.
 
-    negatives: random items of a batch, against which all its users compare the ones they chose
-        (they are not checked for being chosen too). temperature: cosines are divided by it.
+    negatives: items of random pairs of user and item, against which all users of a batch compare
+        the ones they chose (some of them they chose too). temperature: cosines are divided by it.
     batch: pairs of user and item in an update. validation: share of each user's items.
     patience: stop after so many epochs without a better validation (of up to 10000 users).
     loop: keywords of `fit`: on_epoch, checkpoint, resume, ...
@@ -82,9 +84,7 @@ def train_lightgcn(
             vectors = model(A_hat)
             users = unit(vectors[user[pairs]]) / temperature
             chosen = unit(vectors[n_users + item[pairs]])
-            others = unit(
-                vectors[sg.randint(n_users, n_users + n_items, (negatives,), device=device)]
-            )
+            others = unit(vectors[n_users + item[sg.randint(0, len(item), (negatives,)).numpy()]])
             margin = sg.logsumexp(users @ others.T, dim=1) - (users * chosen).sum(1)
             loss = sg.softplus(margin).mean()  # -log of the softmax's share of the chosen item
             loss.backward()

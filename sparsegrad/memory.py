@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +24,7 @@ _LEAST = 1 << 20  # bytes below which the C library recycles blocks itself
 _STEPS = 3  # size classes double in 2 ** _STEPS steps: a block is at most an eighth too large
 
 
-@dataclass(frozen=True)
-class PoolCounts:
+class PoolCounts(NamedTuple):
     """What the pool has done: arrays asked of it, those that got a block used before, and the
     sizes of these together."""
 

@@ -13,17 +13,16 @@ import numpy as np
 import pytest
 
 import sparsegrad as sg
-from sparsegrad.engine.primitive import Primitive
-from sparsegrad.structure.pattern import Core
-
-CALL, CACHED = Primitive.__call__, Core.cached
+from sparsegrad.engine import primitive as engine
+from sparsegrad.structure import pattern as structure
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_installed():
     yield
-    assert Primitive.__call__ is CALL
-    assert Core.cached is CACHED
+    assert engine._watched is None
+    assert engine._shortcut
+    assert structure._watched is None
 
 
 def matrix(n=50, nnz=200, seed=0, **options):

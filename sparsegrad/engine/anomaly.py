@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from sparsegrad.engine.graph import Edge, Node, origin_of
 from sparsegrad.engine.mode import anomaly, recording
 from sparsegrad.engine.node import PrimitiveNode
-from sparsegrad.engine.primitive import Primitive, swap
+from sparsegrad.engine.primitive import Primitive, watch_results
 from sparsegrad.errors import AnomalyError
 
 __all__ = [
@@ -216,7 +216,7 @@ def _switch(watch: _Watch | None) -> None:
         on = _users > 0
         for cls, name, plain, watched in _SWAPS:
             setattr(cls, name, watched if on else plain)
-        swap("_finish", _watched_finish if on else None)
+        watch_results(_watched_finish if on else None)
 
 
 # ---- public names ------------------------------------------------------------------------------

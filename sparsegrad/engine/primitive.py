@@ -141,6 +141,9 @@ class Primitive:
 
     # ---- the call ------------------------------------------------------------------------------
     def __call__(self, *args: Any, **static: Any) -> Any:
+        watched = _watched  # which another thread may change
+        if watched is not None:
+            return watched(self, args, static)
         if self._simple and not static and _straight:
             if len(args) == 2:
                 return _binary(self, *args)
@@ -424,20 +427,31 @@ def _binary(self: Primitive, a: Any, b: Any) -> Any:
     return self._general((a, b), _NO_STATIC)
 
 
-_METHODS = {"__call__": Primitive.__call__, "_finish": Primitive._finish}
-_shortcut = True  # `unary` and `binary` need not go through `__call__`
-_straight = True  # nor through `_finish`
-_swapping = threading.Lock()
+_finish = Primitive._finish
+_watched: Callable[..., Any] | None = None  # what calls go through
+_straight = True  # they need not go through `_finish`
+_shortcut = True  # nor `unary` and `binary` through `__call__`
+_watching = threading.Lock()
 
 
-def swap(name: str, method: Any = None) -> None:
-    """Put a method in the place of `__call__` or `_finish`, which every call then goes through;
-    None puts the original back. For profiles and anomaly mode."""
+def watch_calls(fn: Callable[[Primitive, Any, dict[str, Any]], Any] | None) -> None:
+    """Let every call be `fn(primitive, args, static)`; None ends that. For profiles.
+
+    A variable of the module: another `__call__` would make Python forget what it has learnt about
+    every call of a primitive, at both ends of a profile."""
+    global _watched, _shortcut
+    with _watching:
+        _watched, _shortcut = fn, _straight and fn is None
+
+
+def watch_results(method: Callable[..., Any] | None) -> None:
+    """Put a method in the place of `_finish`, which every call then goes through; None puts the
+    original back. For anomaly mode."""
     global _shortcut, _straight
-    with _swapping:
-        setattr(Primitive, name, method or _METHODS[name])
-        _straight = Primitive._finish is _METHODS["_finish"]
-        _shortcut = _straight and Primitive.__call__ is _METHODS["__call__"]
+    with _watching:
+        Primitive._finish = method or _finish  # type: ignore[method-assign]
+        _straight = method is None
+        _shortcut = _straight and _watched is None
 
 
 def primitive(forward: Any = None, **options: Any) -> Any:

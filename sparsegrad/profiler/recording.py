@@ -1,67 +1,54 @@
-"""Where time and memory go: `with sg.profile() as prof: ...`, then `print(prof.table())`.
+"""`sg.profile()`, and how calls are recorded.
 
 While a profile is open anywhere, calls of primitives and index work pass through the functions
-below, which record those of threads and tasks whose context has a profile. When the last one is
-closed the originals are back, so a program without a profile pays nothing.
+below, which record those of threads and tasks whose context has a profile. A program without a
+profile pays nothing.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextvars import Token
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from sparsegrad import backends, memory
 from sparsegrad.display import as_table
 from sparsegrad.engine import primitive as engine
 from sparsegrad.engine.mode import DensifyEvent, watcher
-from sparsegrad.engine.primitive import Primitive, swap
+from sparsegrad.engine.primitive import Primitive, watch_calls
+from sparsegrad.profiler.totals import (
+    FIELDS,
+    INDEX,
+    MERGE,
+    OP,
+    OpStats,
+    Totals,
+    is_span,
+    named,
+    nbytes,
+)
 from sparsegrad.sparse_tensor import SparseTensor
-from sparsegrad.structure import cost
-from sparsegrad.structure.arrays import index_dtype
-from sparsegrad.structure.pattern import Core, Pattern
+from sparsegrad.structure.pattern import Core, watch_builds
 from sparsegrad.tensor import Tensor
 
-__all__ = ["OpStats", "profile"]
+__all__ = ["profile"]
 
 _clock = time.perf_counter_ns
 _thread = threading.get_ident
 _watching = watcher.get
-
-_OP, _INDEX, _MERGE = "op", "index", "merge"  # kinds of events
-_NESTED = 10_000  # events that one event in progress may have called
+# When a block began and ended, and what the memory pool had done by then.
+_Block = tuple[int, int, memory.PoolCounts, memory.PoolCounts]
 
 # Index work and ops that only change how the same entries are stored.
 _CONVERSIONS = frozenset(("perm", "inverse", "moves", "coords", "indptr"))
 _CONVERTING_OPS = frozenset(("reorder", "put_entries", "entries"))
 # Static arguments that are the pattern of the result, where it is not called "pattern".
 _PLACES = {"spgemm_p": "product", "spgemm_masked_p": "mask"}
-
-
-@dataclass(slots=True)
-class OpStats:
-    """Totals of one op, or of one kind of index work.
-
-    seconds: time inside it, without what it called that is listed itself.
-    device_seconds: the same on the GPU, by events of CUDA around it; where the GPU had nothing
-        to do it includes waiting for the host. 0 for work on the CPU.
-    nnz: entries of the patterns it was called with. nbytes: size of its results.
-    """
-
-    name: str
-    kind: str
-    calls: int = 0
-    seconds: float = 0.0
-    nnz: int = 0
-    nbytes: int = 0
-    device_seconds: float = 0.0
 
 
 class profile:
@@ -88,42 +75,44 @@ class profile:
     def __init__(self, max_events: int = 100_000) -> None:
         self.max_events = max_events
         self.densify_events: list[DensifyEvent] = []
-        self.seconds = 0.0  # that the block was open
-        # Arrays asked of the memory pool meanwhile, by whatever thread.
-        self.memory_pool = memory.PoolCounts()
-        self._pending: deque[tuple[Any, ...]] = deque()  # events that no statistic has yet
-        self._kept: list[tuple[Any, ...]] = []
-        self._stats: dict[tuple[Any, bool], OpStats] = {}
-        self._patterns: dict[tuple[Any, ...], int] = {}  # pattern -> bytes of an element
-        self._dense: dict[tuple[Any, ...], float] = {}  # kind of call -> microseconds, if dense
-        # thread -> (start, spent, statistics, spans) of events
-        self._done: dict[int, list[tuple[int, int, OpStats, tuple[Any, ...]]]] = {}
-        self._unread: list[tuple[OpStats, Any, tuple[Any, ...]]] = []  # a span and those inside it
-        self._merged = [0, 0]  # entries in, entries out
-        self._products = [0.0, 0.0]  # microseconds of spmm, and of dense products by the table
-        self._lock = threading.Lock()
-        self._open: tuple[Token[Any], int] | None = None
+        # Events that no statistic has yet, one behind the other: no tuples, which the garbage
+        # collector would come to look at.
+        self._pending: list[Any] = []
+        self._most = FIELDS * max_events
+        self._blocks: list[_Block] = []
+        self._totals = Totals()
+        self._open: tuple[Token[Any], memory.PoolCounts, int] | None = None
         self._outer: profile | None = None
 
+    # Short programs are profiled too: what can wait until somebody looks is no work of a block.
     def __enter__(self) -> profile:
         if self._open is not None:
             raise RuntimeError("profile: this profile is open already; make another one")
-        self._outer = watcher.get()
+        self._outer = _watching()
         _install()
-        self._pool = memory.counts().since(self.memory_pool)  # of earlier blocks of this profile
-        self._open = watcher.set(self), _clock()
+        self._open = watcher.set(self), memory.counts(), _clock()
         return self
 
     def __exit__(self, *exc: object) -> None:
         assert self._open is not None
-        token, start = self._open
+        token, pool, start = self._open
+        self._blocks.append((start, _clock(), pool, memory.counts()))
         watcher.reset(token)
         _uninstall()
-        self.seconds += (_clock() - start) / 1e9
-        self.memory_pool = memory.counts().since(self._pool)
         if self._outer is not None:  # else counting waits until somebody looks
             self._fold()
         self._open = self._outer = None
+
+    @property
+    def seconds(self) -> float:
+        """How long the block was open."""
+        return sum(end - start for start, end, _, _ in self._blocks) / 1e9
+
+    @property
+    def memory_pool(self) -> memory.PoolCounts:
+        """Arrays asked of the memory pool meanwhile, by whatever thread."""
+        counts = [after.since(before) for _, _, before, after in self._blocks]
+        return memory.PoolCounts(*map(sum, zip(*counts, strict=True)))
 
     # ---- what the engine tells -----------------------------------------------------------------
     def densified(self, event: DensifyEvent) -> None:
@@ -138,12 +127,12 @@ class profile:
         def timed(parts: Any) -> Any:
             entries = sum(part.nnz for part in parts)
             name, where = "merge of sparse gradients", parts[0].values.data
-            out = _timed(self, _MERGE, name, lambda: merge(parts), entries, where)
+            out = _timed(self, MERGE, name, lambda: merge(parts), entries, where)
             held: profile | None = self
             while held is not None:
-                with held._lock:
-                    held._merged[0] += entries
-                    held._merged[1] += out.nnz
+                with held._totals.lock:
+                    held._totals.merged[0] += entries
+                    held._totals.merged[1] += out.nnz
                 held = held._outer
             return out
 
@@ -152,84 +141,24 @@ class profile:
     # ---- statistics ----------------------------------------------------------------------------
     def _fold(self) -> None:
         """Count pending events, keep those for which there is room, pass them on."""
-        with self._lock:
-            pending = [self._pending.popleft() for _ in range(len(self._pending))]
-            self._kept.extend(pending[: max(self.max_events - len(self._kept), 0)])
-            for event in pending:
-                if len(event) == 2:
-                    self._time(*event)
-                else:
-                    self._count(*event)
-            self._read(wait=False)
-            for done in self._done.values():  # what no event in progress can still have called
-                del done[:-_NESTED]
+        totals = self._totals
+        with totals.lock:
+            pending = self._pending[:]
+            del self._pending[: len(pending)]  # others may have come
+            events = list(zip(*[iter(pending)] * FIELDS, strict=True))
+            totals.kept.extend(events[: max(self.max_events - len(totals.kept), 0)])
+            totals.add(events)
         if self._outer is not None:
-            self._outer._pending.extend(pending)
-            if len(self._outer._pending) > self._outer.max_events:
+            self._outer._pending += pending
+            if len(self._outer._pending) > self._outer._most:
                 self._outer._fold()
-
-    def _count(
-        self, what: Any, start: int, end: int, facts: Any, size: Any, dtype: Any, thread: int
-    ) -> None:
-        spent = own = end - start
-        inner: tuple[Any, ...] = ()
-        done = self._done.setdefault(thread, [])
-        while done and done[-1][0] >= start:  # events end after those they contain
-            _, its, _, spans = done.pop()
-            own -= its
-            inner += spans
-        stats = self._stats.get((what, facts is True))
-        if stats is None:
-            kind, name = _named(what, facts)
-            stats = self._stats[what, facts is True] = OpStats(name, kind)
-        done.append((start, spent, stats, inner))
-        stats.calls += 1
-        stats.seconds += own / 1e9
-        stats.nbytes += _nbytes(size, dtype)
-        if type(facts) is int:
-            stats.nnz += facts
-        elif facts is not None and facts is not True:
-            stats.nnz += facts[3]
-            key = what, facts, size, dtype
-            dense = self._dense.get(key)
-            if dense is None:
-                dense = self._dense[key] = self._weigh(*key)
-            if dense:
-                self._products[0] += own / 1e3
-                self._products[1] += dense
-
-    def _time(self, thread: int, span: Any) -> None:
-        """The latest event of a thread was on a device, where it took this span."""
-        start, spent, stats, inner = self._done[thread][-1]
-        self._done[thread][-1] = start, spent, stats, (span,)
-        self._unread.append((stats, span, inner))
-
-    def _read(self, wait: bool) -> None:
-        """Add up what devices took: everything, or what can be had without a wait."""
-        unread, self._unread = self._unread, []
-        for entry in unread:
-            stats, span, inner = entry
-            if wait or span.done:
-                stats.device_seconds += span.seconds() - sum(s.seconds() for s in inner)
-            else:
-                self._unread.append(entry)
-
-    def _weigh(self, what: Any, facts: Any, size: Any, dtype: Any) -> float:
-        """A kind of call that is new: note its pattern; microseconds of the dense product by the
-        cost table if it is a sparse one, else 0."""
-        itemsize = dtype.itemsize if dtype is not None else 0
-        self._patterns[facts] = max(itemsize, self._patterns.get(facts, 0))
-        if _named(what, facts)[1] != "spmm":
-            return 0.0
-        return cost.dense_cost(facts[2], math.prod(size[1:]), 1, False)
 
     @property
     def ops(self) -> list[OpStats]:
         """Ops, index work and merges, the most expensive first. Waits for a GPU in use."""
         self._fold()
-        with self._lock:
-            self._read(wait=True)
-        return sorted(self._stats.values(), key=lambda s: -max(s.seconds, s.device_seconds))
+        with self._totals.lock:
+            return self._totals.listed()
 
     @property
     def busy_seconds(self) -> float:
@@ -246,16 +175,7 @@ class profile:
         """1 - sparse bytes / dense bytes, over the distinct patterns that ops were called with:
         indices as stored and one value an entry, against every cell. 0 if there were none."""
         self._fold()
-        sparse = dense = 0
-        for (_, kind, shape, nnz), itemsize in self._patterns.items():
-            cells = 1
-            for n in shape:
-                cells *= n
-            offsets = 0 if kind == "coo" else shape[kind == "csc"] + 1
-            ids = nnz * (len(shape) if kind == "coo" else 1) + offsets
-            sparse += ids * index_dtype(shape, nnz).itemsize + nnz * itemsize
-            dense += cells * itemsize
-        return 1 - sparse / dense if dense else 0.0
+        return self._totals.memory_saved
 
     @property
     def conversion_share(self) -> float:
@@ -266,8 +186,8 @@ class profile:
         for stats in self.ops:
             seconds = getattr(stats, clock)
             busy += seconds
-            listed = _CONVERTING_OPS if stats.kind == _OP else _CONVERSIONS
-            if stats.kind != _MERGE and stats.name in listed:
+            listed = _CONVERTING_OPS if stats.kind == OP else _CONVERSIONS
+            if stats.kind != MERGE and stats.name in listed:
                 converting += seconds
         return converting / busy if busy else 0.0
 
@@ -277,15 +197,15 @@ class profile:
         `sparsegrad.policy`, not measured; None if there were none, or where a GPU was used, which
         the table does not know. Below 1, dense would be faster."""
         on_host = not self.device_seconds
-        sparse, dense = self._products
+        sparse, dense = self._totals.products
         return dense / sparse if sparse and on_host else None
 
     @property
     def accumulation(self) -> dict[str, float]:
         """Merges of sparse gradients: entries in, entries out, efficiency (in / out: how many
         terms an entry of the result took in; 1 if nothing was merged), seconds."""
-        entries_in, entries_out = self._merged
-        seconds = sum(stats.seconds for stats in self.ops if stats.kind == _MERGE)
+        entries_in, entries_out = self._totals.merged
+        seconds = sum(stats.seconds for stats in self.ops if stats.kind == MERGE)
         return {
             "entries_in": entries_in,
             "entries_out": entries_out,
@@ -304,7 +224,7 @@ class profile:
             "speed_up": self.speed_up,
             "conversion_share": self.conversion_share,
             "accumulation": self.accumulation,
-            "memory_pool": asdict(self.memory_pool) | {"hit_rate": self.memory_pool.hit_rate},
+            "memory_pool": self.memory_pool._asdict() | {"hit_rate": self.memory_pool.hit_rate},
             "densify_events": [asdict(event) for event in self.densify_events],
             "ops": [asdict(stats) for stats in self.ops],
         }
@@ -359,17 +279,16 @@ class profile:
         pid = os.getpid()
         events = []
         latest: dict[int, dict[str, Any]] = {}  # event of each thread
-        for event in self._kept:
-            if len(event) == 2:
-                latest[event[0]]["args"]["device_us"] = event[1].seconds() * 1e6
+        for what, start, end, facts, _, size, dtype, thread in self._totals.kept:
+            if is_span(what):
+                latest[thread]["args"]["device_us"] = what.seconds() * 1e6
                 continue
-            what, start, end, facts, size, dtype, thread = event
-            kind, name = _named(what, facts)
+            kind, name = named(what, facts)
             nnz = facts if type(facts) is int else facts[3] if type(facts) is tuple else 0
             latest[thread] = {
                 "name": name, "cat": kind, "ph": "X", "pid": pid, "tid": thread,
                 "ts": start / 1e3, "dur": (end - start) / 1e3,
-                "args": {"nnz": nnz, "nbytes": _nbytes(size, dtype)},
+                "args": {"nnz": nnz, "nbytes": nbytes(size, dtype)},
             }  # fmt: skip
             events.append(latest[thread])
         with open(path, "w", encoding="utf-8") as file:
@@ -379,25 +298,8 @@ class profile:
         return f"<profile: {self.seconds * 1e3:.2f} ms, {len(self.ops)} kinds of ops>"
 
 
-def _named(what: Any, facts: Any) -> tuple[str, str]:
-    """Kind and name of an event."""
-    if type(what) is tuple:
-        return what
-    name = what.name.removesuffix("_p")
-    return _OP, f"{name} (sparse)" if facts is True else name
-
-
-def _nbytes(size: Any, dtype: Any) -> int:
-    return size if type(size) is int else math.prod(size) * dtype.itemsize
-
-
 # ---- recording ---------------------------------------------------------------------------------
-# Events are (what, start, end, facts, size, dtype, thread): a primitive, or (kind, name); facts are
-# the summary of the pattern it was called with, a number of entries, True for a call with sparse
-# arguments (what its rule calls is listed itself), or None; size is the shape of the result, the
-# bytes of several, or 0. Tensors are not kept, and what takes time is left to `_fold`.
-_call = Primitive.__call__
-_cached = Core.cached
+# Tensors are not kept, and what takes time is left to `Totals`.
 _users = 0
 _span: Any = None  # what times an op on a GPU, while a profile is open and one in use
 _users_lock = threading.Lock()
@@ -409,8 +311,8 @@ def _install() -> None:
         _users += 1
         if _users == 1:
             _span = backends.span()
-            swap("__call__", _profiled_call if _span is None else _spanned(_span))
-            Core.cached = _profiled_cached  # type: ignore[method-assign]
+            watch_calls(_profiled_call if _span is None else _spanned(_span))
+            watch_builds(_profiled_built)
 
 
 def _uninstall() -> None:
@@ -419,25 +321,25 @@ def _uninstall() -> None:
         _users -= 1
         if not _users:
             _span = None
-            swap("__call__")
-            Core.cached = _cached  # type: ignore[method-assign]
+            watch_calls(None)
+            watch_builds(None)
 
 
 def _spanned(begin: Callable[[str, Any], Any]) -> Callable[..., Any]:
     """`_profiled_call` with a span around it. One of a device is an event of its own, that follows
     the event of the op."""
 
-    def call(self: Primitive, *args: Any, **static: Any) -> Any:
+    def call(self: Primitive, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
         held = _watching()
         if held is None:
-            return _call(self, *args, **static)
+            return _profiled_call(self, args, static)
         span = begin(self.name.removesuffix("_p"), _array(args))
         try:
-            out = _profiled_call(self, *args, **static)
+            out = _profiled_call(self, args, static)
         finally:
             span.close()
         if span.timed:
-            held._pending.append((_thread(), span))
+            held._pending += (span, 0, 0, None, False, 0, None, _thread())
         return out
 
     return call
@@ -453,28 +355,28 @@ def _array(args: tuple[Any, ...]) -> Any:
     return None
 
 
-def _profiled_call(self: Primitive, *args: Any, **static: Any) -> Any:
+def _profiled_call(self: Primitive, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
     held = _watching()
-    if held is None:
-        return _call(self, *args, **static)
     facts: Any = None
+    turned = False
     start = _clock()
-    # What `__call__` does, without another call where most ops go.
-    if static:
-        out = self._general(args, static)
-        end = _clock()
-        pattern = static.get(_PLACES.get(self.name, "pattern"))
-        if type(pattern) is Pattern:
-            facts = pattern.core.summary
-    elif self._simple and engine._straight and 0 < len(args) < 3:
+    if not static and self._simple and engine._straight and 0 < len(args) < 3:
+        # What `__call__` does, without another call where most ops go.
         out = engine._binary(self, *args) if len(args) == 2 else engine._unary(self, *args)
         end = _clock()
     else:
-        out = _call(self, *args)
+        out = self._general(args, static)
         end = _clock()
+        if "pattern" in static:
+            pattern = static["pattern"]
+            facts, turned = pattern.core.summary, pattern.transposed
+        elif self.name in _PLACES:
+            facts = static[_PLACES[self.name]].core.summary
+    if held is None:
+        return out
     if type(out) is Tensor:
         data = out.data
-        size, dtype = data.shape, data.dtype
+        size, dtype = data.size, data.dtype
     else:
         size, dtype = _bytes(out), None
     if facts is None and (type(args[0]) is not Tensor or type(args[-1]) is not Tensor):
@@ -483,8 +385,8 @@ def _profiled_call(self: Primitive, *args: Any, **static: Any) -> Any:
                 facts, size = True, 0
                 break
     pending = held._pending
-    pending.append((self, start, end, facts, size, dtype, _thread()))
-    if len(pending) > held.max_events:
+    pending += (self, start, end, facts, turned, size, dtype, _thread())
+    if len(pending) > held._most:
         held._fold()
     return out
 
@@ -494,20 +396,15 @@ def _bytes(out: Any) -> int:
     return sum(t.data.nbytes for t in out) if type(out) is tuple else 0
 
 
-def _profiled_cached(self: Core, key: Any, build: Callable[[], Any]) -> Any:
-    try:
-        value = self._cache[key]
-    except KeyError:
-        held = _watching()
-    else:  # the usual case costs what it costs without a profile
-        return _cached(self, key, build) if self._marks else value
+def _profiled_built(self: Core, key: Any, build: Callable[[], Any]) -> Any:
+    held = _watching()
     if held is None:
-        return _cached(self, key, build)
+        return Core.built(self, key, build)
     label = key
     while type(label) is tuple:
         label = label[0]
     name, where = str(label), self.arrays[-1]
-    return _timed(held, _INDEX, name, lambda: _cached(self, key, build), self.nnz, where)
+    return _timed(held, INDEX, name, lambda: Core.built(self, key, build), self.nnz, where)
 
 
 def _timed(held: profile, kind: str, name: str, fn: Callable[[], Any], nnz: int, where: Any) -> Any:
@@ -517,8 +414,8 @@ def _timed(held: profile, kind: str, name: str, fn: Callable[[], Any], nnz: int,
     try:
         return fn()
     finally:
-        held._pending.append(((kind, name), start, _clock(), nnz, 0, None, _thread()))
+        held._pending += ((kind, name), start, _clock(), nnz, False, 0, None, _thread())
         if span is not None:
             span.close()
             if span.timed:
-                held._pending.append((_thread(), span))
+                held._pending += (span, 0, 0, None, False, 0, None, _thread())

@@ -9,7 +9,7 @@ import numpy as np
 from sparsegrad import backends, dtypes
 from sparsegrad.backends import dlpack
 from sparsegrad.backends.quiet import quiet
-from sparsegrad.errors import OutOfMemoryError, ShapeError, out_of_memory
+from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.shape import as_argument
 from sparsegrad.ops.sparse_structure import to_sparse
 from sparsegrad.sparse_tensor import SparseTensor, compressed, wrap
@@ -95,10 +95,9 @@ def _new(
 ) -> Tensor:
     """What the array module's `make` gives; OutOfMemoryError with the bytes where it cannot."""
     xp = backends.for_device(device or "cpu").xp
-    try:
-        return Tensor(getattr(xp, make)(shape, dtype), requires_grad=requires_grad)
-    except (MemoryError, ValueError) as error:  # ValueError: no address space holds that
-        raise OutOfMemoryError(f"{op}: {out_of_memory(error, shape, dtype)}") from error
+    with memory_for(op, shape, dtype):
+        array = getattr(xp, make)(shape, dtype)
+    return Tensor(array, requires_grad=requires_grad)
 
 
 def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import ContextDecorator
 from typing import Any
 
 from numpy.linalg import LinAlgError
@@ -71,7 +72,15 @@ class SparseEfficiencyWarning(UserWarning):
     """The result is right, but a slow or memory-hungry path produced it."""
 
 
-def out_of_memory(error: Exception, shape: Any = None, dtype: Any = None) -> str:
+def lacks_memory(error: Any) -> bool:
+    """Whether an error says that memory is short, and not yet in our words."""
+    if isinstance(error, SparsegradError):
+        return False
+    # CuPy without its pool raises a RuntimeError.
+    return isinstance(error, MemoryError) or "MemoryAllocation" in str(error)
+
+
+def out_of_memory(error: BaseException, shape: Any = None, dtype: Any = None) -> str:
     """What an array library's error says, with the bytes it asked for: of an array of this shape
     and dtype, if the error does not know them. CuPy's says the bytes itself."""
     shape, dtype = getattr(error, "shape", shape), getattr(error, "dtype", dtype)
@@ -79,3 +88,27 @@ def out_of_memory(error: Exception, shape: Any = None, dtype: Any = None) -> str
         return f"out of memory: {error}" if str(error) else "out of memory"
     nbytes = dtype.itemsize * math.prod(shape)
     return f"out of memory: {nbytes:,} bytes for an array of shape {tuple(shape)} and dtype {dtype}"
+
+
+class memory_for(ContextDecorator):
+    """Where memory is short inside, an OutOfMemoryError says for what, and how much was asked for.
+    A context manager, and a decorator. For arrays that are made outside of primitives, which do
+    the same (`engine/refusal.py`).
+
+    shape, dtype: of an array that is made, where no error of the library may know them; a
+        ValueError means then that no address space holds it.
+    """
+
+    def __init__(self, what: str, shape: Any = None, dtype: Any = None) -> None:
+        self.what, self.shape, self.dtype = what, shape, dtype
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            return
+        absurd = self.shape is not None and type(error) is ValueError
+        if absurd or lacks_memory(error):
+            text = out_of_memory(error, self.shape, self.dtype)
+            raise OutOfMemoryError(f"{self.what}: {text}") from error

@@ -13,7 +13,7 @@ import numpy as np
 
 from sparsegrad import backends, dtypes, random
 from sparsegrad.create import as_size, float_dtype, made_like
-from sparsegrad.errors import DtypeError, OutOfMemoryError, ShapeError, out_of_memory
+from sparsegrad.errors import DtypeError, ShapeError, memory_for
 from sparsegrad.sparse_tensor import SparseTensor, wrap
 from sparsegrad.structure import Pattern
 from sparsegrad.tensor import Tensor, as_tensor
@@ -47,10 +47,8 @@ def _drawn(
     be, n = backends.for_device(device or "cpu"), math.prod(shape)
     source = random.generator(backends.named(device or "cpu")) if generator is None else generator
     seed, offset = source.reserve(n * (1 if dtype.itemsize < 8 else 2))
-    try:
+    with memory_for(op, shape, dtype):
         return getattr(be, f"random_{method}")(seed, offset, n, *(args or (dtype,))).reshape(shape)
-    except (MemoryError, ValueError) as error:  # ValueError: no address space holds that
-        raise OutOfMemoryError(f"{op}: {out_of_memory(error, shape, dtype)}") from error
 
 
 def _floating(op: str, dtype: Any) -> np.dtype:

@@ -209,6 +209,55 @@ assert small.grad == 1 and float(x.grad.sum()) == 1 << 25
     subprocess.run([sys.executable, "-c", code], check=True, env=env, timeout=60)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_AS")
+def test_out_of_memory_in_index_work_names_it_and_the_bytes() -> None:
+    code = """
+import resource
+import numpy as np
+import sparsegrad as sg
+
+n, e = 1 << 20, 1 << 22
+rng = np.random.default_rng(0)
+row, col = (rng.integers(0, n, e, dtype=np.int32) for _ in range(2))
+indptr = np.searchsorted(np.sort(row), np.arange(n + 1)).astype(np.int32)
+A, B = (sg.coo([row, col], np.ones(e, np.float32), (n, n)) for _ in range(2))
+C = sg.csr(indptr, col, np.ones(e, np.float32), (n, n))
+x = sg.tensor(row)
+mask, some = sg.tensor(row > 9), sg.tensor(row[: e // 2])
+C.index_select(0, some[:9])
+cases = [
+    ("coo", lambda: sg.coo([row, col], A.values, (n, n))),
+    ("csr, csc", lambda: sg.csr(indptr, col, C.values, (n, n))),
+    ("perm of a pattern", lambda: A.to("csr")),
+    ("perm of a pattern", lambda: A.coalesce()),
+    ("put_rows", lambda: A.sum(1)),
+    ("fingerprint of a pattern", lambda: A + B),
+    ("cut of patterns", lambda: A[5 : n - 5]),
+    ("index_select", lambda: C.index_select(0, some)),
+    ("indexing", lambda: C[some, some]),
+    ("coords of a pattern", lambda: sg.prune(C, 0.5)),
+    ("reshape of a pattern", lambda: A.reshape(n // 2, 2 * n)),
+    ("triangle of a pattern", lambda: sg.tril(A)),
+    ("unique", lambda: sg.unique(x)),
+    ("nonzero", lambda: sg.nonzero(x)),
+    ("repeat_interleave", lambda: sg.repeat_interleave(x, 9)),
+    ("to_sparse", lambda: x.to_sparse()),
+]
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), -1))
+for name, call in cases:
+    try:
+        call()
+    except sg.OutOfMemoryError as error:
+        if not (str(error).startswith(name) and " bytes for an array of shape " in str(error)):
+            raise SystemExit(f"{name}: {error}")
+    else:
+        raise SystemExit(f"{name}: no error")
+"""
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env, timeout=60)
+
+
 # ---- numbers -----------------------------------------------------------------------------------
 # Every op is tried on infinities and NaN in test_ops.py; a warning is an error here, too.
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop"])

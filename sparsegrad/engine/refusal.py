@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparsegrad.errors import DeviceError, DtypeError, OutOfMemoryError, ShapeError, out_of_memory
+from sparsegrad.errors import (
+    DeviceError,
+    DtypeError,
+    OutOfMemoryError,
+    ShapeError,
+    lacks_memory,
+    out_of_memory,
+)
 
 if TYPE_CHECKING:
     from sparsegrad.engine.primitive import Primitive
@@ -39,8 +46,7 @@ def check_devices(op: Primitive, args: Any, static: dict[str, Any]) -> None:
 def explained(op: Primitive, error: Exception, args: Any, static: dict[str, Any]) -> Exception:
     """The error of an array library as one that names the op and its arguments; itself if it is of
     another kind."""
-    # CuPy without its pool raises a RuntimeError.
-    if isinstance(error, MemoryError) or "MemoryAllocation" in str(error):
+    if lacks_memory(error):
         return OutOfMemoryError(complaint(op, args, out_of_memory(error)))
     if not isinstance(error, (ValueError, TypeError, IndexError, OverflowError)):
         return error

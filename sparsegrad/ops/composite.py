@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends, dtypes
-from sparsegrad.errors import DtypeError, ShapeError
+from sparsegrad.errors import DtypeError, ShapeError, memory_for
 from sparsegrad.ops.dense_matmul import matmul_p
 from sparsegrad.ops.elementwise import cast, exp, maximum, minimum, sqrt, where_p
 from sparsegrad.ops.rearrange import movedim, narrow
@@ -397,6 +397,7 @@ def angle(x: Any) -> Any:
 
 
 # ---- integers (no gradient) --------------------------------------------------------------------
+@memory_for("bincount")
 def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
     """How often each of 0, 1, ... occurs in `x`, integers (n,); or the sum of its `weights` (n,).
 
@@ -426,6 +427,7 @@ def isin(x: Any, test: Any, *, invert: bool = False) -> Any:
     return _made(be.xp.isin(data, be.asarray(_raw("isin", test)), invert=invert))
 
 
+@memory_for("searchsorted")
 def searchsorted(sequence: Any, values: Any, *, right: bool = False) -> Any:
     """Where `values`, of any shape, would stand in a rising `sequence` (n,): int64, in their shape.
     Before equal elements, or after them (`right`).

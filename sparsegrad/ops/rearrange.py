@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparsegrad import backends
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.elementwise import clone_p, where_p
 from sparsegrad.ops.index import raw_index, take
 from sparsegrad.ops.shape import (
@@ -356,6 +356,7 @@ def tile(x: Any, *dims: Any) -> Any:
     return reshape(wide, tuple(r * n for r, n in zip(times, shape)))
 
 
+@memory_for("repeat_interleave")
 def repeat_interleave(x: Any, repeats: Any, dim: int | None = None) -> Any:
     """Every slice along `dim` (every element without `dim`) `repeats` times in a row; a tensor of
     integers gives each its own number.

@@ -6,7 +6,7 @@ from typing import Any
 
 from sparsegrad import backends, dtypes
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.errors import DtypeError, PatternError, ShapeError
+from sparsegrad.errors import DtypeError, PatternError, ShapeError, memory_for
 from sparsegrad.ops.elementwise import cast, where_p
 from sparsegrad.ops.index import getitem_p, putitem_p, raw_index, take_p
 from sparsegrad.ops.shape import (
@@ -389,6 +389,7 @@ def masked_select(x: Any, mask: Any) -> Any:
     return getitem_p(broadcast_p(x, shape=shape), index=xp.broadcast_to(held, shape).copy())
 
 
+@memory_for("nonzero")
 def nonzero(x: Any, as_tuple: bool = False) -> Any:
     """Where the nonzero elements are, in row-major order: integers (n, ndim), or a tuple of ndim
     vectors (n,) with `as_tuple`. Of a SparseTensor in O(nnz), without its dense dimensions.

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsegrad import backends
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.reduce import axis_of, one_axis, sum_p
 from sparsegrad.ops.scattering import gather_p
 from sparsegrad.ops.shape import as_argument, reshape_p, slice_p
@@ -149,6 +149,7 @@ def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return SortResult(*picked(flat, index, axis, keepdim and x.ndim > 0))
 
 
+@memory_for("unique")
 def unique(
     x: Any,
     sorted: bool = True,

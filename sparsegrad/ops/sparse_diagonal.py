@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparsegrad import backends
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.elementwise import where_p
 from sparsegrad.ops.index import getitem_p, put_rows_p, take_p
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, permute_p, reshape_p
@@ -38,6 +38,7 @@ def check_matrix(op: str, A: Any) -> None:
 
 
 # ---- reading -----------------------------------------------------------------------------------
+@memory_for("diagonal")
 def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """The elements (i, i + offset) of a matrix as a dense vector; absent entries are 0.
 
@@ -66,6 +67,7 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     return permute_p(out, axes=(*range(1, out.ndim), 0)) if out.ndim > 1 else out
 
 
+@memory_for("diag")
 def diag(x: Any, offset: int = 0) -> Any:
     """A vector as the diagonal of a square matrix, or the diagonal of a matrix as a vector.
 
@@ -98,6 +100,7 @@ def _arange(array: Any, n: int) -> Any:
     return backends.for_array(array).xp.arange(n)
 
 
+@memory_for("tril")
 def tril(x: Any, diagonal: int = 0) -> Any:
     """The lower triangle of a matrix, up to diagonal k = `diagonal`: elements (i, j) with
     j - i <= k. Sparse: the entries there, same format and order. Dense (*B, m, n): zeros elsewhere.
@@ -110,6 +113,7 @@ def tril(x: Any, diagonal: int = 0) -> Any:
     return _triangle("tril", x, diagonal)
 
 
+@memory_for("triu")
 def triu(x: Any, diagonal: int = 0) -> Any:
     """The upper triangle of a matrix, from diagonal k = `diagonal` on: elements (i, j) with
     j - i >= k. Sparse: the entries there, same format and order. Dense (*B, m, n): zeros elsewhere.
@@ -132,6 +136,7 @@ def _triangle(op: str, x: Any, k: int) -> Any:
 
 
 # ---- making ------------------------------------------------------------------------------------
+@memory_for("sparse_diags")
 def sparse_diags(diagonals: Any, offsets: Any = 0, shape: Any = None, format: str = "coo") -> Any:
     """A sparse matrix with given diagonals: SciPy's `diags_array`, with gradients to them.
 
@@ -187,6 +192,7 @@ def sparse_diags(diagonals: Any, offsets: Any = 0, shape: Any = None, format: st
 
 
 # ---- changing ----------------------------------------------------------------------------------
+@memory_for("set_diagonal")
 def set_diagonal(A: Any, values: Any, offset: int = 0) -> Any:
     """A copy of `A` whose cells (i, i + offset) are all stored and equal `values`; same format.
 
@@ -216,6 +222,7 @@ def set_diagonal(A: Any, values: Any, offset: int = 0) -> Any:
     return selected(cat_p(take_p(A.values, index=kept), values, axis=0), joined)
 
 
+@memory_for("fill_diagonal")
 def fill_diagonal(A: Any, value: Any) -> Any:
     """A copy of `A` whose main diagonal is stored and equals one number, as in NumPy and PyTorch.
 
@@ -228,6 +235,7 @@ def fill_diagonal(A: Any, value: Any) -> Any:
     return set_diagonal(A, value)
 
 
+@memory_for("add_self_loops")
 def add_self_loops(A: Any, weight: Any = 1) -> Any:
     """A + weight * I for a square matrix, coalesced, in the same format: every node of a graph gets
     a loop of that weight, in addition to one it has (`sg.fill_diagonal` replaces it).
@@ -267,6 +275,7 @@ def add_self_loops(A: Any, weight: Any = 1) -> Any:
     return A + wrap(weight, A.pattern.cached(("identity", A.format), identity))
 
 
+@memory_for("remove_self_loops")
 def remove_self_loops(A: Any) -> Any:
     """`A` without its entries on the main diagonal; same format, other entries as they are.
 

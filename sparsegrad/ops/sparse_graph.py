@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparsegrad import dtypes
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.elementwise import maximum, where
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.reduce import sum as total
@@ -17,6 +17,7 @@ from sparsegrad.structure import plan
 __all__ = ["gcn_norm", "row_normalize", "symmetrize"]
 
 
+@memory_for("symmetrize")
 def symmetrize(A: Any, reduce: str = "sum") -> Any:
     """A symmetric matrix with every entry of `A` and its mirror image; same format, coalesced.
 
@@ -71,6 +72,7 @@ def row_normalize(A: Any) -> Any:
     return A * reshape_p(scale, shape=(A.shape[0], 1, *A.shape[2:]))
 
 
+@memory_for("gcn_norm")
 def gcn_norm(A: Any, self_loops: bool = True) -> Any:
     """D^-1/2 (A + I) D^-1/2 of an adjacency matrix (n, n), D = row sums of A + I; same format.
 

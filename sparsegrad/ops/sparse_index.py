@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends
-from sparsegrad.errors import PatternError, ShapeError
+from sparsegrad.errors import PatternError, ShapeError, memory_for
 from sparsegrad.ops.elementwise import mul_p
 from sparsegrad.ops.index import getitem_p, put_rows_p, raw_index, take, take_p
 from sparsegrad.ops.reduce import sum_p
@@ -22,6 +22,7 @@ __all__ = ["index_select", "sparse_mask"]
 
 
 # ---- A[index] ----------------------------------------------------------------------------------
+@memory_for("indexing")
 def sparse_getitem(A: Any, index: Any) -> Any:
     """A[index] with integers, slices (any step), integer arrays, bool masks, None and Ellipsis,
     and NumPy's rules for what they mean together. Gradients reach the values of `A`.
@@ -248,6 +249,7 @@ def selected(values: Any, chosen: plan_select.Select) -> Any:
 
 
 # ---- public names ------------------------------------------------------------------------------
+@memory_for("index_select")
 def index_select(x: Any, dim: int, index: Any) -> Any:
     """Slices of `x` along `dim` by an integer index (k,), in its order, repeats allowed.
 
@@ -283,6 +285,7 @@ def index_select(x: Any, dim: int, index: Any) -> Any:
     return _lines(x, dim, ids)
 
 
+@memory_for("sparse_mask")
 def sparse_mask(x: Any, pattern: Any) -> Any:
     """The elements of `x` at the entries of a pattern, as a SparseTensor on it.
 

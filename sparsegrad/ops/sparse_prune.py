@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from sparsegrad import backends
-from sparsegrad.errors import DtypeError, GraphError, PatternError, ShapeError
+from sparsegrad.errors import DtypeError, GraphError, PatternError, ShapeError, memory_for
 from sparsegrad.ops.sparse_index import selected
 from sparsegrad.ops.sparse_structure import coalesce
 from sparsegrad.structure import plan, plan_select
@@ -23,6 +23,7 @@ def _unique(A: Any) -> Any:
     return A if A.pattern.core.unique else coalesce(A)
 
 
+@memory_for("prune")
 def prune(A: Any, threshold: float = 0.0) -> Any:
     """The entries with |value| > threshold, in the format and order of `A`; NaN stays.
 
@@ -47,6 +48,7 @@ def prune(A: Any, threshold: float = 0.0) -> Any:
     return selected(A.values, plan_select.choose(A.pattern, keep))
 
 
+@memory_for("drop_zeros")
 def drop_zeros(A: Any) -> Any:
     """`A` without its explicit zeros (after summing duplicates).
 
@@ -58,6 +60,7 @@ def drop_zeros(A: Any) -> Any:
     return prune(A)
 
 
+@memory_for("top_k")
 def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
     """The k largest entries of `A`, or of each row (dim 1) or column (dim 0) of a matrix.
 
@@ -149,6 +152,7 @@ class Repattern(NamedTuple):
         return out
 
 
+@memory_for("repattern_")
 def repattern_(A: Any, pattern: Any) -> Repattern:
     """Give a leaf SparseTensor another pattern, in place: entries of both keep their value, new
     ones are 0, the others are gone. For training that prunes and regrows.

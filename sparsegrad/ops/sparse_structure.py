@@ -6,7 +6,7 @@ from typing import Any
 
 from sparsegrad import backends
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.segment import segment_sum_p
 from sparsegrad.ops.shape import as_argument, permute_p, reshape_p
@@ -140,6 +140,7 @@ def to_dense(A: Any) -> Any:
     return put_entries_p(A.values, pattern=A.pattern)
 
 
+@memory_for("to_sparse")
 def to_sparse(x: Any, format: Any = "coo", dense_dims: int = 0) -> Any:
     """The nonzero elements of a dense tensor as a SparseTensor of the same shape.
 

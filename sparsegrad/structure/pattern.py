@@ -26,7 +26,7 @@ import numpy as np
 from sparsegrad import backends
 from sparsegrad.config import current as settings
 from sparsegrad.device import Device
-from sparsegrad.errors import OutOfMemoryError, PatternError, out_of_memory
+from sparsegrad.errors import PatternError, memory_for
 from sparsegrad.structure.arrays import (
     Array,
     as_ids,
@@ -98,17 +98,10 @@ class Core:
 
     def built(self, key: Any, build: Callable[[], Any]) -> Any:
         """What `cached` keeps, made now; OutOfMemoryError says what it was for."""
-        try:
+        while isinstance(key, tuple):
+            key = key[0]
+        with memory_for(f"{key} of a pattern of shape {self.shape} with {self.nnz} entries"):
             return build()
-        except OutOfMemoryError:
-            raise
-        except MemoryError as error:
-            while isinstance(key, tuple):
-                key = key[0]
-            raise OutOfMemoryError(
-                f"{key} of a pattern of shape {self.shape} with {self.nnz} entries: "
-                f"{out_of_memory(error)}"
-            ) from error
 
     def validate(self) -> None:
         """PatternError unless every index lies in the shape and offsets rise from 0 to nnz."""
@@ -320,6 +313,7 @@ class Pattern:
 
     # ---- construction --------------------------------------------------------------------------
     @classmethod
+    @memory_for("coo")
     def coo(
         cls, indices: Any, shape: tuple[int, ...], *, check: bool = True, copy: bool = True
     ) -> Pattern:
@@ -348,6 +342,7 @@ class Pattern:
         return cls(core, "coo")
 
     @classmethod
+    @memory_for("csr, csc")
     def compressed(
         cls,
         fmt: Format,

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.structure.arrays import Array, index_dtype
 from sparsegrad.structure.pattern import Core, Order, Pattern
 
@@ -196,7 +196,9 @@ def remember(kind: Any, patterns: tuple[Pattern, ...], build: Callable[[], T]) -
         ):
             _PLANS.move_to_end(key)
             return held[1]
-    plan = build()
+    sizes = " and ".join(f"{p.shape} with {p.nnz} entries" for p in patterns)
+    with memory_for(f"{kind if type(kind) is str else kind[0]} of patterns of shape {sizes}"):
+        plan = build()
 
     def forget(_: Any) -> None:
         with _plans_lock:

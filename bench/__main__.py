@@ -11,7 +11,6 @@ from typing import Any
 from bench import gpu, report, scaling
 from bench.cases import all_cases
 from bench.machine import cores
-from bench.oracle import WrongResult
 from bench.peers import PEERS
 from bench.run import run
 from bench.timer import FULL, QUICK
@@ -32,7 +31,9 @@ def main(argv: list[str] | None = None) -> int:
     cpu.add_argument("--update", action="store_true", help="keep other cases of the --json file")
     device = commands.add_parser("gpu", help="run ops on a CUDA device, against the CPU")
     device.add_argument("--quick", action="store_true", help="small sizes: shows that it runs")
+    device.add_argument("--case", action="append", metavar="TEXT", help="only those named so")
     device.add_argument("--json", metavar="FILE", help="write the result")
+    device.add_argument("--markdown", metavar="FILE", help="write the table; default: print it")
     growth = commands.add_parser("scaling", help="training steps on up to 1e8 entries")
     growth.add_argument("--to", type=float, default=scaling.ENTRIES[-1], metavar="N")
     growth.add_argument("--json", metavar="FILE", help="write the result")
@@ -49,27 +50,42 @@ def main(argv: list[str] | None = None) -> int:
     if options.what == "scaling":
         return _scaling(options)
     if options.what == "gpu":
-        return _gpu(options)
+        return _gpu(options, parser)
     return _cpu(options, parser, argv)
 
 
-def _gpu(options: Any) -> int:
+def _gpu(options: Any, parser: argparse.ArgumentParser) -> int:
     from sparsegrad import DeviceError
 
+    _check_folders(options, parser)
     try:
         document = gpu.run(
-            "quick" if options.quick else "full", lambda t: print(t, file=sys.stderr)
+            "quick" if options.quick else "full",
+            options.case or (),
+            lambda text: print(text, file=sys.stderr, flush=True),
         )
-    except DeviceError as error:
+    except (DeviceError, ValueError) as error:
         print(f"bench gpu: {error}", file=sys.stderr)
         return 2
-    except WrongResult as error:
-        print(f"bench gpu: {error}", file=sys.stderr)
-        return 1
+    _write(options, document, gpu.markdown(document))
+    return int(any("failed" in row for row in document["results"]))
+
+
+def _check_folders(options: Any, parser: argparse.ArgumentParser) -> None:
+    """Before the minutes of measuring, not after."""
+    for option in ("json", "markdown"):
+        path = getattr(options, option)
+        if path and not Path(path).resolve().parent.is_dir():
+            parser.error(f"--{option}: no directory {str(Path(path).parent)!r}")
+
+
+def _write(options: Any, document: dict[str, Any], text: str) -> None:
     if options.json:
         report.write_json(document, options.json)
-    print(gpu.markdown(document), end="")
-    return 0
+    if options.markdown:
+        Path(options.markdown).write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
 
 
 def _scaling(options: Any) -> int:
@@ -99,10 +115,7 @@ def _cpu(options: Any, parser: argparse.ArgumentParser, argv: list[str]) -> int:
     for name in names:
         if name not in known:
             parser.error(f"--case: no case {name!r}; known: {', '.join(known)}")
-    for option in ("json", "markdown"):  # before the minutes of measuring, not after
-        path = getattr(options, option)
-        if path and not Path(path).resolve().parent.is_dir():
-            parser.error(f"--{option}: no directory {str(Path(path).parent)!r}")
+    _check_folders(options, parser)
     if options.update and not (options.json and Path(options.json).is_file()):
         parser.error("--update: needs --json with a file that is there")
     document = run(
@@ -117,13 +130,7 @@ def _cpu(options: Any, parser: argparse.ArgumentParser, argv: list[str]) -> int:
     )
     if options.update:
         document = report.updated(report.read(options.json), document)
-    if options.json:
-        report.write_json(document, options.json)
-    text = report.markdown(document)
-    if options.markdown:
-        Path(options.markdown).write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    _write(options, document, report.markdown(document))
     ours = [row for e in document["results"] for row in e["candidates"] if row["role"] == "ours"]
     return 0 if all(row["status"] == "timed" for row in ours) else 1
 

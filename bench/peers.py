@@ -21,6 +21,8 @@ __all__ = [
     "torch_csr",
     "torch_edge_softmax",
     "torch_fixed",
+    "torch_gat_layer",
+    "torch_index_add",
 ]
 
 
@@ -91,7 +93,9 @@ def torch_coo(matrix: Any) -> Any:
         return made.coalesce()
 
 
-def torch_by_hand(matrix: Any, index: str, product: str) -> Callable[[Any, Any], Any]:
+def torch_by_hand(
+    matrix: Any, index: str, product: str, device: str = "cpu"
+) -> Callable[[Any, Any], Any]:
     """`values, x -> A @ x` whose backward costs O(nnz), as an expert writes it for torch.
 
     The forward is a CSR product ("mm", or "reduce": torch's own kernel instead of MKL's); the
@@ -100,13 +104,13 @@ def torch_by_hand(matrix: Any, index: str, product: str) -> Callable[[Any, Any],
     """
     import torch
 
-    pattern = torch_csr(matrix, index)
+    pattern = torch_csr(matrix, index).to(device)
     order = matrix.copy()
     order.data = np.arange(matrix.nnz)
     order = order.T.tocsr()
-    perm = torch.from_numpy(order.data)
-    transposed = torch_csr(order, index, torch.zeros(matrix.nnz))
-    zero = torch_csr(matrix, index, torch.zeros(matrix.nnz))
+    perm = torch.from_numpy(order.data).to(device)
+    transposed = torch_csr(order, index, torch.zeros(matrix.nnz)).to(device)
+    zero = torch_csr(matrix, index, torch.zeros(matrix.nnz)).to(device)
 
     def csr(like: Any, values: Any) -> Any:
         return torch.sparse_csr_tensor(
@@ -131,12 +135,12 @@ def torch_by_hand(matrix: Any, index: str, product: str) -> Callable[[Any, Any],
     return Product.apply
 
 
-def torch_fixed(matrix: Any, index: str, product: str) -> Callable[[Any], Any]:
+def torch_fixed(matrix: Any, index: str, product: str, device: str = "cpu") -> Callable[[Any], Any]:
     """`x -> A @ x` for a matrix that never changes, with its transpose made once; products as in
     `torch_by_hand`."""
     import torch
 
-    forward, backward = torch_csr(matrix, index), torch_csr(matrix.T.tocsr(), index)
+    forward, backward = (torch_csr(m, index).to(device) for m in (matrix, matrix.T.tocsr()))
 
     def multiply(a: Any, b: Any) -> Any:
         return torch.sparse.mm(a, b, "sum") if product == "reduce" else a @ b
@@ -155,13 +159,28 @@ def torch_fixed(matrix: Any, index: str, product: str) -> Callable[[Any], Any]:
 
 def torch_edge_softmax(scores: Any, rows: Any, n: int) -> Any:
     """Softmax of scores (nnz, *H) over the entries of each of n rows, shifted by the maxima."""
-    import torch
-
     shape = (n, *scores.shape[1:])
     where = rows.reshape(-1, *(1,) * (scores.ndim - 1)).expand_as(scores)
-    top = torch.full(shape, -torch.inf).scatter_reduce(0, where, scores.detach(), "amax")
+    top = scores.new_full(shape, -np.inf).scatter_reduce(0, where, scores.detach(), "amax")
     weights = (scores - top[rows]).exp()
-    return weights / torch.zeros(shape).index_add(0, rows, weights)[rows]
+    return weights / scores.new_zeros(shape).index_add(0, rows, weights)[rows]
+
+
+def torch_index_add(n: int, rows: Any, messages: Any) -> Any:
+    """Sums of messages (nnz, ...) by row: (n, ...)."""
+    return messages.new_zeros(n, *messages.shape[1:]).index_add(0, rows, messages)
+
+
+def torch_gat_layer(
+    h: Any, left: Any, right: Any, rows: Any, cols: Any, add: Callable[..., Any] = torch_index_add
+) -> Any:
+    """Attention of GAT over the entries of a matrix: h (n, heads, k), left, right (heads, k) ->
+    (n, heads, k). add: how messages are summed by row."""
+    import torch
+
+    scores = (h * left).sum(2)[rows] + (h * right).sum(2)[cols]
+    weight = torch_edge_softmax(torch.nn.functional.leaky_relu(scores, 0.2), rows, len(h))
+    return add(len(h), rows, weight[:, :, None] * h[cols])
 
 
 # ---- JAX ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import bandwidth, machine, peers, probe, report, scaling
+from bench import bandwidth, gpu, gpu_cases, gpu_measure, machine, peers, probe, report, scaling
 from bench import run as runner
 from bench.cases import OURS, Candidate, all_cases
 from bench.graphs import power_law
@@ -343,6 +343,54 @@ def test_fingerprint_names_no_host_and_no_path():
     assert found["cores"] >= 1 and found["versions"]["numpy"] == np.__version__
     text = json.dumps(found)
     assert not any(name and name in text for name in (machine.platform.node(), str(machine.ROOT)))
+
+
+# ---- the cases of a GPU: what PyTorch has for them, here on the CPU ----
+GPU_CASES = gpu_cases.all_cases(60, 300)
+
+
+@pytest.mark.parametrize("case", GPU_CASES, ids=lambda case: case.name)
+def test_what_pytorch_is_measured_with_is_right(case):
+    pytest.importorskip("torch")
+    peers = [peer for peer in case.peers if peer.name.startswith("torch")]
+    expected = result_of(case.make("cpu", "float64"), case.calls)
+    gpu_measure.checked(case, result_of(case.make("cpu", "float32"), case.calls), expected)
+    for peer in peers:
+        if "float16" not in case.name:  # it has no such product on the CPU
+            gpu_measure.checked(case, result_of(peer.make("cpu"), case.calls), expected)
+
+
+def result_of(call, calls):
+    for _ in range(calls - 1):
+        call()
+    return gpu_measure.on_host(call())
+
+
+def test_a_peer_of_the_gpu_that_is_not_here_says_why(monkeypatch):
+    monkeypatch.setattr(peers, "_import_error", lambda module: "not installed")
+    assert gpu_measure.Peer("torch CSR", None).missing() == "not installed"
+    assert gpu_measure.Peer("cupyx", None).missing() is None
+    row = {
+        "case": "spmm",
+        "bytes": 0,
+        "quartiles": [0.001, 0.003],
+        "cpu_seconds": 0.02,
+        **{name + "seconds": 0.002 for name in ("", "cold_", "host_", "first_", "with_transfers_")},
+        "peers": {"cupyx": {"seconds": 0.001}, "torch CSR": {"missing": "not installed"}},
+    }
+    text = gpu.markdown(
+        {
+            "size": [60, 300],
+            "machine": {"cpu": "A CPU", "threads": 2},
+            "cuda": dict.fromkeys(("devices", "driver", "libraries", "cupy"), "x"),
+            "limits": {"gather of rows": 1e9},
+            "results": [row],
+        }
+    )
+    assert "against A CPU, 2 threads. 60 nodes, 300 entries." in text
+    assert "| spmm | cupyx | 1.000 ms | 0.50 |" in text
+    assert "faster than us: 1 of 1." in text
+    assert "Left out, PyTorch not installed: torch CSR." in text
 
 
 # ---- the real cases, tiny ----------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Gat:
         torch = partial(Candidate, result=nets.result, needs="torch", skip=skip)
         return [
             Candidate(OURS, lambda: _ours(variant), nets.result, role="ours", skip=skip),
-            torch("torch, index_add", lambda: _torch(variant, _index_add)),
+            torch("torch, index_add", lambda: _torch(variant, peers.torch_index_add)),
             torch("torch, scatter_add", lambda: _torch(variant, _scatter_add)),
         ]
 
@@ -102,10 +102,6 @@ def _ours(variant: Variant) -> Callable[[], Any]:
     return step
 
 
-def _index_add(n: int, rows: Any, messages: Any) -> Any:
-    return messages.new_zeros(n, *messages.shape[1:]).index_add(0, rows, messages)
-
-
 def _scatter_add(n: int, rows: Any, messages: Any) -> Any:
     where = rows[:, None, None].expand_as(messages)
     return messages.new_zeros(n, *messages.shape[1:]).scatter_add(0, where, messages)
@@ -122,12 +118,7 @@ def _torch(variant: Variant, add: Callable[..., Any]) -> Callable[[], Any]:
     project = peers.torch_fixed(p.features, "int32", "reduce")
     labels, train = torch.from_numpy(p.labels[p.train]), torch.from_numpy(p.train)
     optimizer = torch.optim.Adam(params, lr=nets.LR)
-    leaky = partial(torch.nn.functional.leaky_relu, negative_slope=_SLOPE)
-
-    def layer(h: Any, left: Any, right: Any) -> Any:
-        scores = leaky((h * left).sum(2)[rows] + (h * right).sum(2)[cols])
-        weight = peers.torch_edge_softmax(scores, rows, n)
-        return add(n, rows, weight[:, :, None] * h[cols])
+    layer = partial(peers.torch_gat_layer, rows=rows, cols=cols, add=add)
 
     def step() -> Any:
         optimizer.zero_grad()

@@ -222,6 +222,15 @@ def test_ac_70_nothing_stored_is_coalesced_and_has_indices() -> None:
         assert A.indices.shape == (A.sparse_dim, 0)
 
 
+def test_ac_74_nothing_stored_gives_shapes_and_zero_gradients() -> None:
+    A = sg.coo([[], []], np.zeros(0, "f4"), (0, 1))
+    w = sg.ones(1, 3, requires_grad=True)
+    out = A @ w
+    assert out.shape == (0, 3)
+    out.sum().backward()
+    np.testing.assert_array_equal(w.grad.data, np.zeros((1, 3)))
+
+
 def test_ac_72_gradients_of_nothing() -> None:
     x, y = (
         sg.coo(np.zeros((2, 0), int), np.zeros((0, 2)), (0, 0, 2), requires_grad=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -75,8 +76,9 @@ def _check_folders(options: Any, parser: argparse.ArgumentParser) -> None:
     """Before the minutes of measuring, not after."""
     for option in ("json", "markdown"):
         path = getattr(options, option)
-        if path and not Path(path).resolve().parent.is_dir():
-            parser.error(f"--{option}: no directory {str(Path(path).parent)!r}")
+        folder = Path(path).resolve().parent if path else None
+        if folder and not (folder.is_dir() and os.access(folder, os.W_OK)):
+            parser.error(f"--{option}: no directory {str(Path(path).parent)!r} that can be written")
 
 
 def _write(options: Any, document: dict[str, Any], text: str) -> None:

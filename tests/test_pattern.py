@@ -21,9 +21,9 @@ import scipy.sparse as sp
 import sparsegrad as sg
 from sparsegrad.backends import base
 from sparsegrad.structure import arrays as index_arrays
-from sparsegrad.structure import pattern as pattern_module
 from sparsegrad.structure import plan
-from sparsegrad.structure.pattern import Core, Pattern
+from sparsegrad.structure.core import Core
+from sparsegrad.structure.pattern import Pattern
 
 FORMATS = ("coo", "csr", "csc")
 
@@ -400,7 +400,7 @@ def test_index_dtype_is_the_smallest_that_holds_shape_and_entries() -> None:
         ((1, 2**40), 7, np.int64), ((3, 3), top, np.int32), ((3, 3), top + 1, np.int64),
         ((), 0, np.int32),
     ):  # fmt: skip
-        assert pattern_module.index_dtype(shape, nnz) == want
+        assert index_arrays.index_dtype(shape, nnz) == want
 
 
 def test_int64_input_becomes_int32_and_back() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import sparsegrad as sg
 from sparsegrad.engine import primitive as engine
-from sparsegrad.structure import pattern as structure
+from sparsegrad.structure import core as structure
 
 
 @pytest.fixture(autouse=True)

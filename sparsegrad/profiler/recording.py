@@ -33,7 +33,7 @@ from sparsegrad.profiler.totals import (
     nbytes,
 )
 from sparsegrad.sparse_tensor import SparseTensor
-from sparsegrad.structure.pattern import Core, watch_builds
+from sparsegrad.structure.core import Core, watch_builds
 from sparsegrad.tensor import Tensor
 
 __all__ = ["profile"]

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.structure.arrays import Array, index_dtype
-from sparsegrad.structure.pattern import Core, Order, Pattern
+from sparsegrad.structure.core import Core, Order
+from sparsegrad.structure.pattern import Pattern
 
 __all__ = [
     "Intersection",

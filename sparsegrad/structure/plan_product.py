@@ -6,7 +6,8 @@ from typing import Any
 
 from sparsegrad.errors import OutOfMemoryError, ShapeError
 from sparsegrad.structure.arrays import Array, index_dtype
-from sparsegrad.structure.pattern import Core, Pattern
+from sparsegrad.structure.core import Core
+from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import canonical_like, remember
 
 __all__ = ["block_diagonal", "product", "stacked", "triangle", "unblocked"]

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsegrad.structure.arrays import Array, index_dtype
-from sparsegrad.structure.pattern import Core, Pattern
+from sparsegrad.structure.core import Core
+from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import remember
 
 __all__ = ["Reached", "few", "reached", "rows"]

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from sparsegrad import backends
 from sparsegrad.structure.arrays import Array, index_dtype
-from sparsegrad.structure.pattern import Core, Order, Pattern
+from sparsegrad.structure.core import Core, Order
+from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import remember
 
 __all__ = [

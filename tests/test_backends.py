@@ -623,6 +623,17 @@ def test_sum_and_matmul(be, dtype):
     same(be.matmul(a, b), REFERENCE.matmul(a, b))
 
 
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("shape", [(2003, 7), (1024, 1), (9000, 200), (5000, 16), (3, 7), (0, 3)])
+def test_sums_of_columns(be, shape, keepdims):
+    a = np.random.default_rng(0).standard_normal(shape)
+    for x in (a, np.asfortranarray(a), a[::2]):
+        np.testing.assert_allclose(
+            be.sum(x, (0,), keepdims), x.sum(axis=0, keepdims=keepdims), rtol=1e-12, atol=1e-12
+        )
+
+
 # --- threads, processes, compilation -----------------------------------------------------------
 
 

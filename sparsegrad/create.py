@@ -59,7 +59,13 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: An
 
 
 def ensure_tensor(data: Any, dtype: Any = None) -> Tensor:
-    """`data` itself if it is a Tensor (of that dtype), else a Tensor that shares its memory."""
+    """`data` itself if it is a Tensor (of that dtype), else a Tensor that shares its memory.
+
+    >>> import sparsegrad as sg
+    >>> x = sg.ones(2)
+    >>> sg.ensure_tensor(x) is x
+    True
+    """
     return as_tensor(data, dtype)
 
 
@@ -101,12 +107,23 @@ def _new(
 
 
 def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
-    """Zeros of shape `size`, given as integers or one tuple."""
+    """Zeros of shape `size`, given as integers or one tuple.
+
+    >>> import sparsegrad as sg
+    >>> sg.zeros(3)
+    tensor([0., 0., 0.])
+    """
     return _new("zeros", "zeros", as_size("zeros", size), float_dtype(dtype), requires_grad, device)
 
 
 def ones(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
-    """Ones of shape `size`, given as integers or one tuple."""
+    """Ones of shape `size`, given as integers or one tuple.
+
+    >>> import sparsegrad as sg
+    >>> sg.ones(2, 1)
+    tensor([[1.],
+            [1.]])
+    """
     return _new("ones", "ones", as_size("ones", size), float_dtype(dtype), requires_grad, device)
 
 
@@ -117,7 +134,12 @@ def full(
     requires_grad: bool = False,
     device: Any = None,
 ) -> Tensor:
-    """A tensor of shape `size` with one value everywhere."""
+    """A tensor of shape `size` with one value everywhere.
+
+    >>> import sparsegrad as sg
+    >>> sg.full((2,), 7.0)
+    tensor([7., 7.])
+    """
     value = Tensor(fill_value, dtype, device="cpu").data
     shape = as_size("full", (size,) if isinstance(size, int) else tuple(size))
     out = _new("full", "empty", shape, value.dtype, False, device)
@@ -126,12 +148,22 @@ def full(
 
 
 def empty(*size: Any, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
-    """A tensor of shape `size` with whatever its memory holds."""
+    """A tensor of shape `size` with whatever its memory holds.
+
+    >>> import sparsegrad as sg
+    >>> sg.empty(2, 3).shape
+    (2, 3)
+    """
     return _new("empty", "empty", as_size("empty", size), float_dtype(dtype), requires_grad, device)
 
 
 def zeros_like(x: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
-    """Zeros of the shape and dtype of `x`; for a SparseTensor explicit zeros on its pattern."""
+    """Zeros of the shape and dtype of `x`; for a SparseTensor explicit zeros on its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.zeros_like(sg.ones(2))
+    tensor([0., 0.])
+    """
     return _constant_like(as_argument("zeros_like", x), 0, dtype, requires_grad)
 
 
@@ -189,7 +221,13 @@ def eye(
     device: Any = None,
 ) -> Tensor:
     """A dense (n, m) matrix (m = n by default) with ones on the diagonal, as in PyTorch; the sparse
-    one is `sg.sparse_eye`."""
+    one is `sg.sparse_eye`.
+
+    >>> import sparsegrad as sg
+    >>> sg.eye(2)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
     size = as_size("eye", (n, n if m is None else m))
     xp = backends.for_device(device or "cpu").xp
     return Tensor(xp.eye(*size, dtype=float_dtype(dtype)), requires_grad=requires_grad)
@@ -342,12 +380,23 @@ def csr(
 def csc(
     indptr: Any, indices: Any, values: Any, shape: Any, requires_grad: bool = False, **options: Any
 ) -> SparseTensor:
-    """A CSC matrix: offsets of the columns (n + 1,), rows (nnz,), values (nnz, *dense) or None."""
+    """A CSC matrix: offsets of the columns (n + 1,), rows (nnz,), values (nnz, *dense) or None.
+
+    >>> import sparsegrad as sg
+    >>> sg.csc([0, 1, 2], [1, 0], [2.0, 3.0], (2, 2)).to_dense()
+    tensor([[0., 3.],
+            [2., 0.]])
+    """
     return compressed("csc", indptr, indices, values, shape, requires_grad, **options)
 
 
 def from_dense(x: Any, format: str = "coo", requires_grad: bool = False) -> SparseTensor:
-    """The nonzero elements of an array or tensor of the same shape as a leaf SparseTensor."""
+    """The nonzero elements of an array or tensor of the same shape as a leaf SparseTensor.
+
+    >>> import sparsegrad as sg
+    >>> sg.from_dense([[0.0, 2.0], [0.0, 0.0]]).nnz
+    1
+    """
     out = to_sparse(as_tensor(x).detach(), format)
     return wrap(Tensor(out.values.data.copy(), requires_grad=requires_grad), out.pattern)
 

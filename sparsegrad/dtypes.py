@@ -81,7 +81,12 @@ def kind(dtype: np.dtype) -> str:
 
 
 def get_default_dtype() -> np.dtype:
-    """The dtype of floating-point tensors made from Python numbers (float32 unless changed)."""
+    """The dtype of floating-point tensors made from Python numbers (float32 unless changed).
+
+    >>> import sparsegrad as sg
+    >>> sg.get_default_dtype()
+    dtype('float32')
+    """
     return _default
 
 
@@ -89,6 +94,12 @@ def set_default_dtype(dtype: Any) -> None:
     """Change the dtype that Python floats and float results of integer tensors take.
 
     Raises DtypeError unless `dtype` is floating point.
+
+    >>> import sparsegrad as sg
+    >>> sg.set_default_dtype(sg.float64)
+    >>> sg.tensor([1.5]).dtype
+    dtype('float64')
+    >>> sg.set_default_dtype(sg.float32)
     """
     global _default
     dtype = as_dtype(dtype)

@@ -154,6 +154,13 @@ def set_rng_state(state: Any) -> None:
     """Let the stream go on from what `get_rng_state` returned: an array or Tensor of uint8.
 
     Raises ValueError for anything else, and leaves the stream as it was.
+
+    >>> import sparsegrad as sg
+    >>> state = sg.get_rng_state()
+    >>> x = sg.rand(3)
+    >>> sg.set_rng_state(state)
+    >>> sg.equal(sg.rand(3), x)
+    True
     """
     _shared.set_state(state)
 

@@ -567,6 +567,10 @@ def as_tensor(data: Any, dtype: Any = None, device: Device | None = None) -> Ten
     """`data` as a Tensor: itself if it is one of that dtype, sharing memory with an array.
 
     device: where to put what is no tensor yet; a tensor stays where it is.
+
+    >>> import sparsegrad as sg
+    >>> sg.as_tensor([1, 2])
+    tensor([1, 2])
     """
     if isinstance(data, Tensor):
         same = dtype is None or data.dtype == dtypes.as_dtype(dtype)

@@ -138,6 +138,25 @@ def literal_all(module):
     raise AssertionError("no __all__")
 
 
+# Examples would need what need not be there, PyTorch; or take seconds.
+WITHOUT_EXAMPLE = {"calibrate", "from_torch", "to_torch"}
+
+
+@pytest.mark.parametrize(
+    "space", [sg, sg.nn, sg.nn.init, sg.optim, sg.amp], ids=lambda m: m.__name__
+)
+def test_public_callables_have_examples(space):
+    """Errors and the tuples that ops return apart; they run as doctests, so they are true."""
+    found = {name: getattr(space, name) for name in space.__all__}
+    found = {name: value for name, value in found.items() if callable(value)}
+    assert found
+    for name, value in found.items():
+        if isinstance(value, type) and issubclass(value, BaseException | tuple):
+            continue
+        documented = ">>> " in (documentation(value) or "")
+        assert documented != (name in WITHOUT_EXAMPLE), name
+
+
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_all_is_sorted_and_true(module):
     module = importlib.import_module(module)

@@ -74,7 +74,13 @@ def full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def is_autocast_enabled() -> bool:
-    """Whether ops of this thread or task are autocast."""
+    """Whether ops of this thread or task are autocast.
+
+    >>> import sparsegrad as sg
+    >>> with sg.amp.autocast(dtype=sg.float16):
+    ...     sg.amp.is_autocast_enabled()
+    True
+    """
     return autocasting.get() is not None
 
 

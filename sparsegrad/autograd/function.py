@@ -145,6 +145,20 @@ class Function:
 
     sparse_g: set it to True in a class whose `backward` takes a row-sparse gradient of a dense
         output (what a gather sends back); otherwise that is made dense, which is an event.
+
+    >>> import sparsegrad as sg
+    >>> class Double(sg.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         return x * 2
+    ...
+    ...     @staticmethod
+    ...     def backward(ctx, g):
+    ...         return g * 2
+    >>> x = sg.ones(2, requires_grad=True)
+    >>> Double.apply(x).sum().backward()
+    >>> x.grad
+    tensor([2., 2.])
     """
 
     sparse_g = False

@@ -52,7 +52,12 @@ _num_threads = _default_threads()
 
 def get_num_threads() -> int:
     """Threads that an op on the CPU may use: what `set_num_threads` chose, else NUMBA_NUM_THREADS,
-    OMP_NUM_THREADS, or the number of CPUs this process may run on."""
+    OMP_NUM_THREADS, or the number of CPUs this process may run on.
+
+    >>> import sparsegrad as sg
+    >>> sg.get_num_threads() >= 1
+    True
+    """
     return _num_threads
 
 

@@ -274,11 +274,23 @@ class detect_anomaly:
 
 
 def is_anomaly_enabled() -> bool:
-    """Whether anomaly mode is on in this thread or task."""
+    """Whether anomaly mode is on in this thread or task.
+
+    >>> import sparsegrad as sg
+    >>> with sg.detect_anomaly():
+    ...     sg.is_anomaly_enabled()
+    True
+    """
     return anomaly.get() is not None
 
 
 def is_anomaly_check_nan_enabled() -> bool:
-    """Whether it also looks for NaN."""
+    """Whether it also looks for NaN.
+
+    >>> import sparsegrad as sg
+    >>> with sg.detect_anomaly(check_nan=False):
+    ...     sg.is_anomaly_check_nan_enabled()
+    False
+    """
     watch = anomaly.get()
     return watch is not None and watch.check_nan

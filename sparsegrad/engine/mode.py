@@ -39,7 +39,13 @@ watcher: ContextVar[Any] = ContextVar("sparsegrad_watcher", default=None)
 
 
 def is_grad_enabled() -> bool:
-    """Whether ops are being recorded in this thread or task."""
+    """Whether ops are being recorded in this thread or task.
+
+    >>> import sparsegrad as sg
+    >>> with sg.no_grad():
+    ...     sg.is_grad_enabled()
+    False
+    """
     return recording.get()
 
 
@@ -111,7 +117,15 @@ class no_grad(_Switch):
 
 
 class enable_grad(_Switch):
-    """Ops are recorded inside, also within `no_grad`."""
+    """Ops are recorded inside, also within `no_grad`.
+
+    >>> import sparsegrad as sg
+    >>> x = sg.ones(1, requires_grad=True)
+    >>> with sg.no_grad(), sg.enable_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    True
+    """
 
     _mode = True
 

@@ -137,6 +137,14 @@ def write_edges(target: Any, A: SparseTensor, delimiter: str = " ", weights: boo
         file. Values are written so that the same number is read back.
 
     Raises PatternError unless `A` is a matrix without dense dimensions, DtypeError for complex.
+
+    >>> import io
+    >>> import sparsegrad as sg
+    >>> file = io.StringIO()
+    >>> sg.write_edges(file, sg.coo([[0, 1], [1, 0]], [2.0, 3.0], (2, 2)))
+    >>> print(file.getvalue().rstrip())
+    0 1 2.0
+    1 0 3.0
     """
     if A.sparse_dim != 2 or A.dense_dim:
         raise PatternError(f"write_edges: needs a matrix, got shape {A.shape}")

@@ -71,6 +71,11 @@ def to_networkx(A: SparseTensor, create_using: Any = None, weight: str = "weight
     weight: edge attribute that takes the values.
 
     Raises ShapeError unless `A` is square without dense dimensions.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.coo([[0, 1], [1, 2]], [2.0, 3.0], (3, 3))
+    >>> list(sg.to_networkx(A).edges(data="weight"))
+    [(0, 1, 2.0), (1, 2, 3.0)]
     """
     import networkx as nx
 

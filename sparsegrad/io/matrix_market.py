@@ -98,6 +98,17 @@ def mmwrite(
         written, and the matrix is taken to be so; "auto" finds out, slowly.
 
     Raises ShapeError unless `A` is a matrix without dense dimensions.
+
+    >>> import io
+    >>> import sparsegrad as sg
+    >>> file = io.BytesIO()
+    >>> sg.mmwrite(file, sg.sparse_eye(2))
+    >>> print(file.getvalue().decode().strip())
+    %%MatrixMarket matrix coordinate real general
+    %
+    2 2 2
+    1 1 1
+    2 2 1
     """
     from scipy.io import mmwrite as scipy_mmwrite
 

@@ -79,6 +79,14 @@ def load_npz(file: Any, requires_grad: bool = False) -> SparseTensor:
     indices are checked.
 
     Raises FileError for anything that is not such a file.
+
+    >>> import io
+    >>> import sparsegrad as sg
+    >>> file = io.BytesIO()
+    >>> sg.save_npz(file, sg.sparse_eye(3))
+    >>> _ = file.seek(0)
+    >>> sg.load_npz(file).nnz
+    3
     """
     with opened(file) as raw:  # np.load would leave a malformed file open
         try:

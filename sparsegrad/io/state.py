@@ -84,6 +84,13 @@ def load(path: Any) -> Any:
 
     Other `.safetensors` files give a dictionary of dense tensors. Indices are checked, and nothing
     in the file is executed. Raises FileError for anything malformed.
+
+    >>> import tempfile
+    >>> import sparsegrad as sg
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sg.save({"w": sg.ones(2)}, f"{folder}/w.safetensors")
+    ...     sg.load(f"{folder}/w.safetensors")
+    {'w': tensor([1., 1.])}
     """
     package = _safetensors("load")
     path = os.fspath(path)

@@ -24,7 +24,12 @@ __all__ = [
 
 
 class ReLU(Module):
-    """max(x, 0), same shape, subgradient 0 at 0; a SparseTensor keeps its pattern."""
+    """max(x, 0), same shape, subgradient 0 at 0; a SparseTensor keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.ReLU()(sg.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -35,7 +40,12 @@ class ReLU(Module):
 
 
 class LeakyReLU(Module):
-    """x where x > 0, else negative_slope * x."""
+    """x where x > 0, else negative_slope * x.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.LeakyReLU(0.5)(sg.tensor([-2.0, 2.0]))
+    tensor([-1.,  2.])
+    """
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
@@ -50,7 +60,12 @@ class LeakyReLU(Module):
 
 
 class ELU(Module):
-    """x where x > 0, else alpha * (exp(x) - 1)."""
+    """x where x > 0, else alpha * (exp(x) - 1).
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.ELU()(sg.tensor([0.0, 2.0]))
+    tensor([0., 2.])
+    """
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -65,7 +80,12 @@ class ELU(Module):
 
 
 class GELU(Module):
-    """x times the normal distribution function; approximate="tanh" for its usual approximation."""
+    """x times the normal distribution function; approximate="tanh" for its usual approximation.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.GELU()(sg.zeros(2))
+    tensor([0., 0.])
+    """
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -80,7 +100,12 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """x * sigmoid(x)."""
+    """x * sigmoid(x).
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.SiLU()(sg.zeros(2))
+    tensor([0., 0.])
+    """
 
     def forward(self, x: Any) -> Any:
         """Same shape as `x`."""
@@ -88,7 +113,12 @@ class SiLU(Module):
 
 
 class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)).
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.Sigmoid()(sg.zeros(2))
+    tensor([0.5, 0.5])
+    """
 
     def forward(self, x: Any) -> Any:
         """Same shape as `x`."""
@@ -96,7 +126,12 @@ class Sigmoid(Module):
 
 
 class Tanh(Module):
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.Tanh()(sg.zeros(2))
+    tensor([0., 0.])
+    """
 
     def forward(self, x: Any) -> Any:
         """Same shape as `x`."""
@@ -104,7 +139,12 @@ class Tanh(Module):
 
 
 class Softplus(Module):
-    """log(1 + exp(beta * x)) / beta, and x itself where beta * x > threshold."""
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x > threshold.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.Softplus()(sg.tensor([50.0]))
+    tensor([50.])
+    """
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -119,7 +159,12 @@ class Softplus(Module):
 
 
 class Softmax(Module):
-    """exp(x) / sum(exp(x)) along `dim`; over stored entries for a SparseTensor."""
+    """exp(x) / sum(exp(x)) along `dim`; over stored entries for a SparseTensor.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.Softmax(1)(sg.zeros(1, 2))
+    tensor([[0.5, 0.5]])
+    """
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
@@ -134,7 +179,12 @@ class Softmax(Module):
 
 
 class LogSoftmax(Softmax):
-    """The logarithm of `Softmax`."""
+    """The logarithm of `Softmax`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.LogSoftmax(1)(sg.zeros(1, 2)).exp()
+    tensor([[0.5, 0.5]])
+    """
 
     def forward(self, x: Any) -> Any:
         """Same shape as `x`."""
@@ -142,7 +192,12 @@ class LogSoftmax(Softmax):
 
 
 class Identity(Module):
-    """Its input; takes and ignores any arguments when it is made."""
+    """Its input; takes and ignores any arguments when it is made.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.Identity()(sg.ones(2))
+    tensor([1., 1.])
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()

@@ -161,7 +161,12 @@ class _Pool(Module):
 
 class MaxPool1d(_Pool):
     """The largest element of each window: (N, C, n) -> (N, C, o); takes the arguments of
-    `sg.max_pool1d`."""
+    `sg.max_pool1d`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.MaxPool1d(2)(sg.ones(1, 2, 8)).shape
+    (1, 2, 4)
+    """
 
     _op = "max_pool1d"
 
@@ -180,13 +185,23 @@ class MaxPool2d(_Pool):
 
 class MaxPool3d(_Pool):
     """The largest element of each window: (N, C, d, h, w), smaller; takes the arguments of
-    `sg.max_pool3d`."""
+    `sg.max_pool3d`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.MaxPool3d(2)(sg.ones(1, 2, 4, 4, 4)).shape
+    (1, 2, 2, 2, 2)
+    """
 
     _op = "max_pool3d"
 
 
 class AvgPool1d(_Pool):
-    """The mean of each window: (N, C, n) -> (N, C, o); takes the arguments of `sg.avg_pool1d`."""
+    """The mean of each window: (N, C, n) -> (N, C, o); takes the arguments of `sg.avg_pool1d`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.AvgPool1d(2)(sg.ones(1, 2, 8)).shape
+    (1, 2, 4)
+    """
 
     _op = "avg_pool1d"
 
@@ -205,14 +220,24 @@ class AvgPool2d(_Pool):
 
 class AvgPool3d(_Pool):
     """The mean of each window: (N, C, d, h, w), smaller; takes the arguments of
-    `sg.avg_pool3d`."""
+    `sg.avg_pool3d`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.AvgPool3d(2)(sg.ones(1, 2, 4, 4, 4)).shape
+    (1, 2, 2, 2, 2)
+    """
 
     _op = "avg_pool3d"
 
 
 class AdaptiveAvgPool1d(_Pool):
     """Means of as many windows as asked for: (N, C, n) -> (N, C, output_size); see
-    `sg.adaptive_avg_pool1d`."""
+    `sg.adaptive_avg_pool1d`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.AdaptiveAvgPool1d(3)(sg.ones(1, 2, 7)).shape
+    (1, 2, 3)
+    """
 
     _op = "adaptive_avg_pool1d"
 
@@ -231,14 +256,24 @@ class AdaptiveAvgPool2d(_Pool):
 
 class AdaptiveMaxPool1d(_Pool):
     """The largest elements of as many windows as asked for: (N, C, n) -> (N, C, output_size); see
-    `sg.adaptive_max_pool1d`."""
+    `sg.adaptive_max_pool1d`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.AdaptiveMaxPool1d(3)(sg.ones(1, 2, 7)).shape
+    (1, 2, 3)
+    """
 
     _op = "adaptive_max_pool1d"
 
 
 class AdaptiveMaxPool2d(_Pool):
     """The largest elements of as many windows as asked for: (N, C, h, w) -> (N, C, *output_size);
-    see `sg.adaptive_max_pool2d`."""
+    see `sg.adaptive_max_pool2d`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.AdaptiveMaxPool2d(2)(sg.ones(1, 2, 5, 7)).shape
+    (1, 2, 2, 2)
+    """
 
     _op = "adaptive_max_pool2d"
 

@@ -68,6 +68,11 @@ class Dropout(Module):
 
     Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
     JMLR 15, 2014.
+
+    >>> import sparsegrad as sg
+    >>> layer = sg.nn.Dropout(0.5).eval()
+    >>> layer(sg.ones(3))
+    tensor([1., 1., 1.])
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:

@@ -56,6 +56,11 @@ class SparseParameter(SparseTensor):
     A: a coalesced SparseTensor without history, of any shape and format.
 
     Raises GraphError for the result of an op, PatternError for a tensor that is not coalesced.
+
+    >>> import sparsegrad as sg
+    >>> W = sg.nn.SparseParameter(sg.sparse_eye(3))
+    >>> W.requires_grad, W.nnz
+    (True, 3)
     """
 
     __slots__ = ()

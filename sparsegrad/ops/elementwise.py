@@ -340,7 +340,12 @@ def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def neg(x: Any) -> Any:
-    """-x, same shape."""
+    """-x, same shape.
+
+    >>> import sparsegrad as sg
+    >>> sg.neg(sg.tensor([-2.0, 3.0]))
+    tensor([ 2., -3.])
+    """
     return neg_p(x)
 
 
@@ -356,77 +361,152 @@ def pow(base: Any, exponent: Any) -> Any:
 
 
 def maximum(a: Any, b: Any) -> Tensor:
-    """The larger of a and b, broadcast; a tie shares the gradient equally."""
+    """The larger of a and b, broadcast; a tie shares the gradient equally.
+
+    >>> import sparsegrad as sg
+    >>> sg.maximum(sg.tensor([1.0, 5.0]), 3.0)
+    tensor([3., 5.])
+    """
     return maximum_p(a, b)
 
 
 def minimum(a: Any, b: Any) -> Tensor:
-    """The smaller of a and b, broadcast; a tie shares the gradient equally."""
+    """The smaller of a and b, broadcast; a tie shares the gradient equally.
+
+    >>> import sparsegrad as sg
+    >>> sg.minimum(sg.tensor([1.0, 5.0]), 3.0)
+    tensor([1., 3.])
+    """
     return minimum_p(a, b)
 
 
 def exp(x: Any) -> Tensor:
-    """e ** x, same shape."""
+    """e ** x, same shape.
+
+    >>> import sparsegrad as sg
+    >>> sg.exp(sg.zeros(2))
+    tensor([1., 1.])
+    """
     return exp_p(x)
 
 
 def log(x: Any) -> Tensor:
-    """Natural logarithm, same shape."""
+    """Natural logarithm, same shape.
+
+    >>> import sparsegrad as sg
+    >>> sg.log(sg.ones(2))
+    tensor([0., 0.])
+    """
     return log_p(x)
 
 
 def sqrt(x: Any) -> Any:
-    """Square root, same shape; a SparseTensor keeps its pattern."""
+    """Square root, same shape; a SparseTensor keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.sqrt(sg.tensor([4.0, 9.0]))
+    tensor([2., 3.])
+    """
     return sqrt_p(x)
 
 
 def tanh(x: Any) -> Any:
-    """Hyperbolic tangent, same shape; a SparseTensor keeps its pattern."""
+    """Hyperbolic tangent, same shape; a SparseTensor keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.tanh(sg.zeros(2))
+    tensor([0., 0.])
+    """
     return tanh_p.unary(x)
 
 
 def sigmoid(x: Any) -> Tensor:
-    """1 / (1 + exp(-x)), same shape, without overflow for either sign."""
+    """1 / (1 + exp(-x)), same shape, without overflow for either sign.
+
+    >>> import sparsegrad as sg
+    >>> sg.sigmoid(sg.zeros(2))
+    tensor([0.5, 0.5])
+    """
     return sigmoid_p(x)
 
 
 def relu(x: Any) -> Any:
-    """max(x, 0), same shape, subgradient 0 at 0; a SparseTensor keeps its pattern."""
+    """max(x, 0), same shape, subgradient 0 at 0; a SparseTensor keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.relu(sg.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
     return relu_p(x)
 
 
 def abs(x: Any) -> Any:
-    """Absolute value, same shape, subgradient 0 at 0; a SparseTensor keeps its pattern."""
+    """Absolute value, same shape, subgradient 0 at 0; a SparseTensor keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.abs(sg.tensor([-2.0, 3.0]))
+    tensor([2., 3.])
+    """
     return abs_p(x)
 
 
 def eq(a: Any, b: Any) -> Tensor:
-    """a == b elementwise, broadcast, as bool."""
+    """a == b elementwise, broadcast, as bool.
+
+    >>> import sparsegrad as sg
+    >>> sg.eq(sg.tensor([1, 2]), 2)
+    tensor([False,  True])
+    """
     return eq_p(a, b)
 
 
 def ne(a: Any, b: Any) -> Tensor:
-    """a != b elementwise, broadcast, as bool."""
+    """a != b elementwise, broadcast, as bool.
+
+    >>> import sparsegrad as sg
+    >>> sg.ne(sg.tensor([1, 2]), 2)
+    tensor([ True, False])
+    """
     return ne_p(a, b)
 
 
 def lt(a: Any, b: Any) -> Tensor:
-    """a < b elementwise, broadcast, as bool."""
+    """a < b elementwise, broadcast, as bool.
+
+    >>> import sparsegrad as sg
+    >>> sg.lt(sg.tensor([1, 2, 3]), 2)
+    tensor([ True, False, False])
+    """
     return lt_p(a, b)
 
 
 def le(a: Any, b: Any) -> Tensor:
-    """a <= b elementwise, broadcast, as bool."""
+    """a <= b elementwise, broadcast, as bool.
+
+    >>> import sparsegrad as sg
+    >>> sg.le(sg.tensor([1, 2, 3]), 2)
+    tensor([ True,  True, False])
+    """
     return le_p(a, b)
 
 
 def gt(a: Any, b: Any) -> Tensor:
-    """a > b elementwise, broadcast, as bool."""
+    """a > b elementwise, broadcast, as bool.
+
+    >>> import sparsegrad as sg
+    >>> sg.gt(sg.tensor([1, 2, 3]), 2)
+    tensor([False, False,  True])
+    """
     return gt_p(a, b)
 
 
 def ge(a: Any, b: Any) -> Tensor:
-    """a >= b elementwise, broadcast, as bool."""
+    """a >= b elementwise, broadcast, as bool.
+
+    >>> import sparsegrad as sg
+    >>> sg.ge(sg.tensor([1, 2, 3]), 2)
+    tensor([False,  True,  True])
+    """
     return ge_p(a, b)
 
 
@@ -462,7 +542,14 @@ def where(mask: Any, a: Any = None, b: Any = None) -> Any:
 
 
 def clone(x: Any) -> Any:
-    """A copy of the data, recorded: gradients flow to `x`. Same shape."""
+    """A copy of the data, recorded: gradients flow to `x`. Same shape.
+
+    >>> import sparsegrad as sg
+    >>> x = sg.ones(2, requires_grad=True)
+    >>> sg.clone(x).sum().backward()
+    >>> x.grad
+    tensor([1., 1.])
+    """
     return clone_p(x)
 
 

@@ -329,7 +329,12 @@ def amax(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
 
 
 def amin(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = True) -> Any:
-    """Minimum over `dim`; shapes, ties and `include_zeros` as in `amax`."""
+    """Minimum over `dim`; shapes, ties and `include_zeros` as in `amax`.
+
+    >>> import sparsegrad as sg
+    >>> sg.amin(sg.tensor([[1.0, 5.0], [4.0, 2.0]]), 1)
+    tensor([1., 2.])
+    """
     x = as_argument("amin", x)
     if x._is_sparse:
         return -amax(-x, dim, keepdim, include_zeros)
@@ -451,7 +456,12 @@ def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Position of the first maximum, in the flattened tensor or along `dim`, as int64."""
+    """Position of the first maximum, in the flattened tensor or along `dim`, as int64.
+
+    >>> import sparsegrad as sg
+    >>> sg.argmax(sg.tensor([[1.0, 5.0], [4.0, 2.0]]), 1)
+    tensor([1, 0])
+    """
     x = as_argument("argmax", x)
     if dim is None or not x.ndim:
         axes_of("argmax", dim, x.ndim)
@@ -480,7 +490,12 @@ def softmax(x: Any, dim: int = -1, dtype: Any = None) -> Any:
 
 def log_softmax(x: Any, dim: int = -1, dtype: Any = None) -> Any:
     """log(softmax(x)) along `dim`, computed without cancellation, same shape; of a SparseTensor
-    over its stored entries, as `softmax`. dtype: what `x` is cast to first."""
+    over its stored entries, as `softmax`. dtype: what `x` is cast to first.
+
+    >>> import sparsegrad as sg
+    >>> sg.log_softmax(sg.zeros(1, 4), 1).exp()
+    tensor([[0.25, 0.25, 0.25, 0.25]])
+    """
     x = as_argument("log_softmax", x)
     x = x if dtype is None else cast(x, dtype)
     if x._is_sparse:

@@ -140,7 +140,12 @@ def reshape(x: Any, shape: Any) -> Any:
 
 
 def permute(x: Any, dims: Any) -> Any:
-    """Dimension `dims[i]` of `x` becomes dimension i of the result. A view."""
+    """Dimension `dims[i]` of `x` becomes dimension i of the result. A view.
+
+    >>> import sparsegrad as sg
+    >>> sg.permute(sg.ones(2, 3, 4), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
     x = as_argument("permute", x)
     axes = tuple(as_axis("permute", d, x.ndim) for d in _sizes("permute", dims))
     if sorted(axes) != list(range(x.ndim)):
@@ -169,7 +174,12 @@ def transpose(x: Any, dim0: int, dim1: int) -> Any:
 
 def expand(x: Any, shape: Any) -> Any:
     """`x` broadcast to `shape`; -1 keeps the size of a dimension. A view; of a sparse `x` entries
-    are repeated, and new leading dimensions are sparse."""
+    are repeated, and new leading dimensions are sparse.
+
+    >>> import sparsegrad as sg
+    >>> sg.expand(sg.ones(2, 1), (2, 3)).shape
+    (2, 3)
+    """
     x, sizes = as_argument("expand", x), _sizes("expand", shape)
     lead = len(sizes) - x.ndim
     if lead < 0:
@@ -182,7 +192,12 @@ def expand(x: Any, shape: Any) -> Any:
 
 def squeeze(x: Any, dim: Any = None) -> Any:
     """`x` without its size-1 dimensions, or without those of `dim` that have size 1. A sparse `x`
-    of which no sparse dimension is left becomes dense."""
+    of which no sparse dimension is left becomes dense.
+
+    >>> import sparsegrad as sg
+    >>> sg.squeeze(sg.ones(1, 3, 1)).shape
+    (3,)
+    """
     x = as_argument("squeeze", x)
     if dim is None:
         drop = set(range(x.ndim))
@@ -197,7 +212,12 @@ def squeeze(x: Any, dim: Any = None) -> Any:
 
 def unsqueeze(x: Any, dim: int) -> Any:
     """`x` with a size-1 dimension inserted at `dim`; of a sparse `x` a sparse one, unless it stands
-    behind a dense one."""
+    behind a dense one.
+
+    >>> import sparsegrad as sg
+    >>> sg.unsqueeze(sg.ones(3), 0).shape
+    (1, 3)
+    """
     x = as_argument("unsqueeze", x)
     axis = as_axis("unsqueeze", dim, x.ndim + 1)
     if getattr(x, "_is_sparse", False):
@@ -223,7 +243,13 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
 
 def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors of one shape joined along a new dimension; of sparse ones a sparse dimension, unless
-    it stands behind a dense one."""
+    it stands behind a dense one.
+
+    >>> import sparsegrad as sg
+    >>> sg.stack([sg.zeros(2), sg.ones(2)])
+    tensor([[0., 0.],
+            [1., 1.]])
+    """
     tensors = [as_argument("stack", t) for t in tensors]
     if not tensors:
         raise ShapeError("stack: expected at least one tensor")

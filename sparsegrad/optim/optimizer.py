@@ -44,6 +44,14 @@ class Optimizer:
 
     Raises TypeError, GraphError or ValueError for something else, for a result of an op, for a
     parameter given twice, and for no parameters.
+
+    >>> import sparsegrad as sg
+    >>> x = sg.tensor([3.0], requires_grad=True)
+    >>> optimizer = sg.optim.SGD([x], lr=0.5)
+    >>> (x**2).sum().backward()
+    >>> optimizer.step()
+    >>> x
+    tensor([0.], requires_grad=True)
     """
 
     decays: tuple[str, ...] = ("touched",)

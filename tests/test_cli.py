@@ -263,10 +263,10 @@ def test_help(args):
 
 
 def test_warmup(monkeypatch):
-    from sparsegrad.backends import cpu_jit
+    from sparsegrad.backends import cpu_jit_calls
 
-    some = {name: cpu_jit._kernels()[name] for name in ("segment_sum", "sum_counts")}
-    monkeypatch.setattr(cpu_jit, "_kernels", lambda: some)
+    some = {name: cpu_jit_calls.kernels()[name] for name in ("segment_sum", "sum_counts")}
+    monkeypatch.setattr(cpu_jit_calls, "kernels", lambda: some)
     result = run("warmup")  # float32 and float64, each with two index dtypes; and one without any
     assert result.exit_code == 0 and re.fullmatch(
         r"5 kernels are ready after \d+ s\n", result.stdout

@@ -1,4 +1,4 @@
-"""Numba kernels: index work. Linear-time sorting, and checks in one pass that stop early."""
+"""Numba kernels: index work. Offsets, rows by index, and checks in one pass that stop early."""
 
 from __future__ import annotations
 
@@ -141,52 +141,3 @@ def gather(ticket, tasks, index, x, out):
             while j < w:
                 outs[to + j] = xs[b + j]
                 j += uint64(1)
-
-
-# ---- stable counting sort: count digits by block, sum up, move ----------------------------------
-@kernel(">n1 <K1 n n >n2", "K")
-def count_digits(ticket, keys, shift, mask, counts):
-    """counts (blocks, digits): how often each digit occurs in each block of keys."""
-    blocks, n = counts.shape[0], int64(keys.size)
-    while True:
-        t = draw(ticket)
-        if t >= blocks:
-            return
-        mine = counts[t]
-        mine[:] = 0
-        for e in range(t * n // blocks, (t + 1) * n // blocks):
-            mine[uint64((int64(keys[e]) >> shift) & mask)] += 1
-
-
-@kernel(">n2", "")
-def sum_counts(counts):
-    """Counts to the position where each block puts the first key of each digit."""
-    total = int64(0)
-    for digit in range(counts.shape[1]):
-        for block in range(counts.shape[0]):
-            count = counts[block, digit]
-            counts[block, digit] = total
-            total += count
-
-
-@kernel(">n1 <K1 <I1 n n >n2 >K1 >I1", "KI")
-def move_digits(ticket, keys, perm, shift, mask, starts, out_keys, out_perm):
-    """Keys and their original positions, stably by digit.
-
-    An empty `perm` stands for 0, 1, ...; an empty `out_keys` is not written.
-    """
-    blocks, n = starts.shape[0], int64(keys.size)
-    first_pass, last_pass = perm.size == 0, out_keys.size == 0
-    while True:
-        t = draw(ticket)
-        if t >= blocks:
-            return
-        mine = starts[t]
-        for e in range(t * n // blocks, (t + 1) * n // blocks):
-            key = keys[e]
-            digit = uint64((int64(key) >> shift) & mask)
-            to = uint64(mine[digit])
-            mine[digit] += 1
-            out_perm[to] = e if first_pass else perm[e]
-            if not last_pass:
-                out_keys[to] = key

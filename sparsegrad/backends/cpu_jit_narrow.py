@@ -12,31 +12,41 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad.backends import cpu_jit
 from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu_jit import MIN_PRODUCT, CpuJit, row_plan
+from sparsegrad.backends.cpu_jit_calls import (
+    NONE,
+    array_of,
+    inside,
+    kernel_of,
+    row_chunks,
+    same_index,
+    tasks_of,
+)
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
+from sparsegrad.backends.cpu_jit_segments import MIN_SCATTER
 
 __all__ = ["CpuJitNarrow"]
 
 _MIN_CONVERT = 1 << 13  # elements below which NumPy serves
 
 
-class CpuJitNarrow(cpu_jit.CpuJit):
+class CpuJitNarrow(CpuJit):
     """`CpuJit`, with the kernels of `cpu_jit_kernels_narrow` for arrays of 16-bit floats."""
 
     def convert(self, x: Array, dtype: np.dtype) -> Array:
         """Between a 16-bit float and float32; NumPy converts float16 one number after the other."""
         if x.dtype == dtype or not self._pays(x.size, _MIN_CONVERT):
             return super().convert(x, dtype)
-        tasks = cpu_jit._tasks(x.size)
+        tasks = tasks_of(x.size)
         if dtype == np.float32 and (word := _word(x)) is not None:
             out = np.empty(x.size, dtype)
             args: Any = (tasks, _words(x, word, (x.size,)), out)
-            launch(cpu_jit._kernel("widen_16", word), args, tasks, x.size)
+            launch(kernel_of("widen_16", word), args, tasks, x.size)
         elif x.dtype == np.float32 and (word := _word(np.empty(0, dtype))) is not None:
             out = np.empty(x.size, word)
-            args = (tasks, cpu_jit._array(x, x.dtype, (x.size,)), out)
-            launch(cpu_jit._kernel("narrow_16", word), args, tasks, x.size)
+            args = (tasks, array_of(x, x.dtype, (x.size,)), out)
+            launch(kernel_of("narrow_16", word), args, tasks, x.size)
         else:
             return super().convert(x, dtype)
         return out.view(dtype).reshape(x.shape)
@@ -51,8 +61,8 @@ class CpuJitNarrow(cpu_jit.CpuJit):
             or len(x) != n
             or values.shape != (nnz, *x.shape[1:-1])
             or not x.size
-            or not self._pays(nnz * math.prod(x.shape[1:]), cpu_jit._MIN_PRODUCT)
-            or (plan := cpu_jit._row_plan(pattern)) is None
+            or not self._pays(nnz * math.prod(x.shape[1:]), MIN_PRODUCT)
+            or (plan := row_plan(pattern)) is None
         ):
             return super().spmm(pattern, values, x)
         heads, k, step = math.prod(x.shape[1:-1]), x.shape[-1], 1
@@ -73,8 +83,8 @@ class CpuJitNarrow(cpu_jit.CpuJit):
             or x.shape != (m, *y.shape[1:])
             or len(y) != n
             or not x.size
-            or not self._pays(nnz * math.prod(x.shape[1:]), cpu_jit._MIN_PRODUCT)
-            or (plan := cpu_jit._row_plan(pattern)) is None
+            or not self._pays(nnz * math.prod(x.shape[1:]), MIN_PRODUCT)
+            or (plan := row_plan(pattern)) is None
         ):
             return super().sddmm(pattern, x, y)
         heads, k = math.prod(x.shape[1:-1]), x.shape[-1]
@@ -91,28 +101,28 @@ class CpuJitNarrow(cpu_jit.CpuJit):
         if word is None or plan is None:
             return super().segment_sum(values, indptr)
         _, indptr_, width = plan
-        none, rows = cpu_jit._NONE[indptr_.dtype], len(indptr) - 1
+        none, rows = NONE[indptr_.dtype], len(indptr) - 1
         out = np.empty((rows, 1, width), word)
-        every = (indptr_, none, none, *cpu_jit._row_chunks(indptr_, True))
+        every = (indptr_, none, none, *row_chunks(indptr_, True))
         words = _words(values, word, (len(values), 1, width))
         _sum_rows(values.dtype, every, _one(values.dtype, word), 0, False, words, out)
         return out.view(values.dtype).reshape(rows, *values.shape[1:])
 
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
-        word, arrays = _word(out, values), cpu_jit._indices(index)
+        word, arrays = _word(out, values), same_index(index)
         if (
             word is None
             or arrays is None
             or values.shape != (index.size, *out.shape[1:])
             or not values.size
-            or not (out.flags.carray and self._pays(values.size, cpu_jit._MIN_SCATTER))
-            or not cpu_jit._inside(arrays[0], len(out))  # negative ids count from the end in NumPy
+            or not (out.flags.carray and self._pays(values.size, MIN_SCATTER))
+            or not inside(arrays[0], len(out))  # negative ids count from the end in NumPy
         ):
             super().scatter_add(out, index, values)
             return
         perm, indptr = self.group(arrays[0], len(out))
         width = math.prod(out.shape[1:])
-        plan = (indptr, perm, cpu_jit._NONE[indptr.dtype], *cpu_jit._row_chunks(indptr, True))
+        plan = (indptr, perm, NONE[indptr.dtype], *row_chunks(indptr, True))
         onto = out.view(word).reshape(len(out), 1, width)
         words = _words(values, word, (index.size, 1, width))
         _sum_rows(out.dtype, plan, _one(out.dtype, word), 0, True, words, onto)
@@ -123,7 +133,7 @@ class CpuJitNarrow(cpu_jit.CpuJit):
         if word is None or plan is None:
             return super().segment_softmax(values, indptr)
         _, indptr_, width = plan
-        cuts, _ = cpu_jit._row_chunks(indptr_, False)
+        cuts, _ = row_chunks(indptr_, False)
         out = np.empty((len(values), width), word)
         args = (int(np.diff(indptr_).max()), cuts, indptr_, _words(values, word, out.shape), out)
         _launch("softmax_16", args, len(cuts) - 1, 8 * values.size)
@@ -135,7 +145,7 @@ class CpuJitNarrow(cpu_jit.CpuJit):
         if word is None or plan is None or g.shape != out.shape:
             return super().segment_softmax_grad(g, out, indptr)
         _, indptr_, width = plan
-        cuts, _ = cpu_jit._row_chunks(indptr_, False)
+        cuts, _ = row_chunks(indptr_, False)
         grad = np.empty((len(out), width), word)
         args = (cuts, indptr_, *(_words(a, word, grad.shape) for a in (g, out)), grad)
         _launch("softmax_grad_16", args, len(cuts) - 1, 4 * out.size)
@@ -173,7 +183,7 @@ def _one(dtype: np.dtype, word: np.dtype) -> Array:
 def _launch(name: str, args: tuple[Any, ...], tasks: int, elements: int) -> None:
     """Run a kernel for the dtypes of its last argument (words) and of indptr."""
     indptr = args[2] if name == "softmax_16" else args[1]
-    launch(cpu_jit._kernel(name, args[-1].dtype, indptr.dtype), args, tasks, elements)
+    launch(kernel_of(name, args[-1].dtype, indptr.dtype), args, tasks, elements)
 
 
 def _sum_rows(
@@ -190,7 +200,7 @@ def _sum_rows(
     parts = np.empty((2 * len(cuts) * bool(carried.size), *out.shape[1:]), np.float32)
     args = (cuts, indptr, indices, positions, values, step, onto, x, out, parts)
     work = int(indptr[-1]) * math.prod(out.shape[1:]) + out.size
-    launch(cpu_jit._kernel("rows_16", out.dtype, indptr.dtype), args, len(cuts) - 1, work)
+    launch(kernel_of("rows_16", out.dtype, indptr.dtype), args, len(cuts) - 1, work)
     rows: dict[int, Array] = {}  # those that were cut, their parts added up in order
     for t in carried.tolist():
         row = int(cuts[t, 0]) - 1

@@ -1,0 +1,137 @@
+"""Calls of Numba kernels: kernels by name, arguments as they take them, work in chunks."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous
+
+__all__ = [
+    "F4",
+    "F8",
+    "GRAIN",
+    "I4",
+    "I8",
+    "LINE",
+    "NONE",
+    "add_carries",
+    "array_of",
+    "inside",
+    "kernel_of",
+    "kernels",
+    "result",
+    "row_chunks",
+    "same_index",
+    "tasks_of",
+    "warmup",
+]
+
+F4, F8, I4, I8 = (np.dtype(t) for t in ("f4", "f8", "i4", "i8"))
+NONE = {I4: np.empty(0, I4), I8: np.empty(0, I8)}
+GRAIN = 8192  # entries and rows in a chunk, unless that makes more than _MAX_CHUNKS
+LINE = 64  # bytes, as the longest vector of a kernel
+_MAX_CHUNKS = 1024
+
+_FAMILIES = (
+    "",
+    "_activations",
+    "_bias",
+    "_dense",
+    "_index",
+    "_narrow",
+    "_product",
+    "_random",
+    "_sddmm",
+    "_segment",
+    "_sort",
+    "_spmm",
+    "_steps",
+)
+
+
+# ---- kernels -----------------------------------------------------------------------------------
+@cache
+def kernels() -> dict[str, Kernel]:
+    """Every kernel by name."""
+    home = "sparsegrad.backends.cpu_jit_kernels"
+    modules = [importlib.import_module(home + family) for family in _FAMILIES]
+    found = [(name, item) for module in modules for name, item in vars(module).items()]
+    return {name: item for name, item in found if isinstance(item, Kernel)}
+
+
+def kernel_of(name: str, *dtypes: np.dtype) -> Any:
+    """The kernel of that name, compiled for these dtypes."""
+    return kernels()[name][dtypes]
+
+
+def warmup() -> int:
+    """Compile every kernel for every dtype, into Numba's cache where it can be written.
+
+    Returns the number of kernels. The first call takes a minute or two, later ones a second.
+    """
+    types = {"F": (F4, F8), "I": (I4, I8), "K": (I4, I8)}
+    types["W"] = np.dtype(np.uint16), np.dtype(np.int16)  # float16, bfloat16
+    count = 0
+    for kernel in kernels().values():
+        for dtypes in product(*(types[letter] for letter in kernel.letters)):
+            kernel[dtypes]
+            count += 1
+    return count
+
+
+# ---- arguments as kernels take them ------------------------------------------------------------
+def same_index(*arrays: Array) -> tuple[Array, ...] | None:
+    """The arrays contiguous and of one index dtype; None if a kernel cannot take them."""
+    dtype = arrays[0].dtype
+    if dtype not in NONE:
+        return None
+    for a in arrays:
+        if a.dtype != dtype or a.ndim != 1:
+            return None
+    return tuple(contiguous(a, dtype) for a in arrays)
+
+
+def array_of(array: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+    """The array contiguous, in that dtype and shape."""
+    return contiguous(array, dtype).reshape(shape)
+
+
+def result(out: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+    """`out` itself where it can be: the engine may add to an array that is no view of another."""
+    out = out.astype(dtype, copy=False)
+    return out if out.shape == shape else out.reshape(shape)
+
+
+def inside(index: Array, bound: int) -> bool:
+    """Whether every index lies in [0, bound)."""
+    if not index.size:
+        return True
+    low, high = kernel_of("extremes", index.dtype)(index)
+    return low >= 0 and high < bound
+
+
+def tasks_of(n: int) -> int:
+    """Tasks for a loop over n entries."""
+    return min(max(n // GRAIN, 1), _MAX_CHUNKS)
+
+
+def row_chunks(indptr: Array, split: bool) -> tuple[Array, Array]:
+    """Chunks of equal numbers of entries and rows, and those that begin inside a long row."""
+    chunks = tasks_of(int(indptr[-1]) + indptr.size - 1)
+    cuts = np.empty((chunks + 1, 2), dtype=np.int64)
+    kernel_of("cut_rows", indptr.dtype)(indptr, chunks, split, cuts)
+    carried = np.flatnonzero(cuts[:-1, 1] < np.minimum(indptr[cuts[:-1, 0]], cuts[1:, 1]))
+    return cuts, carried
+
+
+def add_carries(out: Array, rows: int, cuts: Array, carried: Array) -> Array:
+    """The rows of `out`, plus what chunks found of rows that began in an earlier one, in order."""
+    for t in carried:
+        out[cuts[t, 0] - 1] += out[rows + t]
+    return out[:rows] if carried.size else out

@@ -1,0 +1,86 @@
+"""Index work on the CPU: offsets and ids, sorting, checks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsegrad.backends.base import Array, Survey
+from sparsegrad.backends.cpu import Cpu
+from sparsegrad.backends.cpu_jit_calls import I8, inside, kernel_of, same_index, tasks_of
+from sparsegrad.backends.cpu_jit_launch import launch
+from sparsegrad.backends.cpu_jit_sort import blocks_of, sort_entries
+
+__all__ = ["CpuJitIndex"]
+
+_MIN_SORT = 1 << 13  # sort_coo, group: entries
+_MIN_SCAN = 1 << 15  # expand, compress, order_facts, check_indices: entries
+
+
+class CpuJitIndex(Cpu):
+    """Kernels of `cpu_jit_kernels_index` and `cpu_jit_kernels_sort`."""
+
+    def _pays(self, work: int, least: int) -> bool:
+        raise NotImplementedError
+
+    def expand(self, indptr: Array, nnz: int) -> Array:
+        arrays = same_index(indptr)
+        if arrays is None or not self._pays(nnz, _MIN_SCAN) or int(indptr[-1]) != nnz:
+            return super().expand(indptr, nnz)
+        out = np.empty(nnz, dtype=indptr.dtype)
+        tasks = tasks_of(nnz)
+        launch(kernel_of("expand", out.dtype), (tasks, *arrays, out), tasks, nnz)
+        return out
+
+    def compress(self, ids: Array, n: int) -> Array:
+        arrays = same_index(ids)
+        if arrays is None or not self._pays(ids.size, _MIN_SCAN):
+            return super().compress(ids, n)
+        if ids.size and (ids[0] < 0 or ids[-1] >= n):  # sorted: these are the extremes
+            return super().compress(ids, n)
+        out = np.empty(n + 1, dtype=ids.dtype)
+        tasks = tasks_of(ids.size)
+        launch(kernel_of("compress", out.dtype), (tasks, *arrays, out), tasks, ids.size)
+        return out
+
+    def sort_coo(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Array | None:
+        arrays = same_index(*coords)
+        if arrays is None or not self._pays(coords[0].size, _MIN_SORT):
+            return super().sort_coo(coords, shape)
+        if self.order_facts(coords)[0]:
+            return None
+        found = sort_entries(arrays, shape)
+        return super().sort_coo(coords, shape) if found is None else found.perm(arrays[0].dtype)
+
+    def survey(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
+        arrays = same_index(*coords)
+        if arrays is None or not self._pays(coords[0].size, _MIN_SORT):
+            return super().survey(coords, shape)
+        if self.order_facts(coords)[0] or (found := sort_entries(arrays, shape)) is None:
+            return super().survey(coords, shape)
+        dtype, unique = arrays[0].dtype, int(found.distinct.sum()) == coords[0].size
+        return Survey(found.perm(dtype), False, unique, None if unique else found.runs(dtype))
+
+    def group(self, ids: Array, n: int) -> tuple[Array, Array]:
+        arrays = same_index(ids)
+        if arrays is None or not self._pays(ids.size, _MIN_SORT) or not inside(arrays[0], n):
+            return super().group(ids, n)
+        counts = np.empty((blocks_of(ids.size, n), n), dtype=I8)
+        blocks = len(counts)
+        launch(kernel_of("count_ids", ids.dtype), (arrays[0], counts), blocks, ids.size)
+        kernel_of("sum_counts")(counts)
+        offsets = np.append(counts[0], ids.size).astype(ids.dtype)
+        perm = np.empty(ids.size, dtype=ids.dtype)
+        launch(kernel_of("group_ids", ids.dtype), (arrays[0], counts, perm), blocks, 4 * ids.size)
+        return perm, offsets
+
+    def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
+        arrays = same_index(*coords)
+        if arrays is None or len(coords) > 2 or not self._pays(coords[0].size, _MIN_SCAN):
+            return super().order_facts(coords)
+        facts = kernel_of("order_facts", arrays[0].dtype)(arrays[0], arrays[-1])
+        return bool(facts & 1), bool(facts & 2)
+
+    def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
+        arrays = same_index(index)
+        if arrays is None or not self._pays(index.size, _MIN_SCAN) or not inside(arrays[0], bound):
+            super().check_indices(name, index, bound)  # which says what is wrong and where

@@ -1,0 +1,164 @@
+"""Rows by index, sums by index, and reductions of runs, on the CPU."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sparsegrad import memory
+from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu import Cpu
+from sparsegrad.backends.cpu_jit_calls import (
+    I4,
+    I8,
+    LINE,
+    add_carries,
+    array_of,
+    inside,
+    kernel_of,
+    result,
+    row_chunks,
+    same_index,
+    tasks_of,
+)
+from sparsegrad.backends.cpu_jit_launch import get_num_threads, launch
+from sparsegrad.backends.cpu_jit_products import wide_of
+from sparsegrad.dtypes import kind
+
+__all__ = ["MIN_SCATTER", "CpuJitSegments"]
+
+_MIN_SEGMENT = 1 << 14  # segment_*: values
+MIN_SCATTER = 1 << 14  # scatter_add: values
+_MIN_GATHER = 1 << 16  # gather: bytes
+_CACHED = 1 << 20  # bytes of an output of which every task may have its own
+_APART = 4  # outputs of a sum by index, where there are many entries to an output row
+
+
+class CpuJitSegments(Cpu):
+    """Kernels of `cpu_jit_kernels_segment`, and `gather`."""
+
+    def _pays(self, work: int, least: int) -> bool:
+        raise NotImplementedError
+
+    def gather(self, x: Array, index: Array) -> Array:
+        arrays, row = same_index(index), x[:1].nbytes
+        if (
+            arrays is None
+            or x.ndim == 0
+            or x.dtype.alignment not in (4, 8)
+            or not (x.flags.c_contiguous and x.flags.aligned)
+            or not self._pays(index.size * row, _MIN_GATHER)
+            or not inside(arrays[0], len(x))  # negative ids count from the end in NumPy
+        ):
+            return super().gather(x, index)
+        out = memory.empty((index.size, *x.shape[1:]), x.dtype)
+        if out.size:
+            word = I8 if x.dtype.alignment == 8 else I4
+            source, target = (a.reshape(len(a), -1).view(word) for a in (x, out))
+            tasks = tasks_of(max(index.size, out.nbytes // LINE))
+            args = (tasks, arrays[0], source, target)
+            launch(
+                kernel_of("gather", word, index.dtype), args, tasks, 4 * index.size + target.size
+            )
+        return out
+
+    def scatter_add(self, out: Array, index: Array, values: Array) -> None:
+        wide, arrays = wide_of(out.dtype), same_index(index)
+        if (
+            wide is None
+            or arrays is None
+            or kind(values.dtype) not in "fiub"
+            or values.shape != (index.size, *out.shape[1:])
+            or not (out.flags.carray and self._pays(values.size, MIN_SCATTER))
+            or not inside(arrays[0], len(out))  # negative ids count from the end in NumPy
+        ):
+            super().scatter_add(out, index, values)
+            return
+        width = math.prod(out.shape[1:])
+        if not index.size or not width:
+            return
+        total = array_of(out, wide, (len(out), width))
+        flat = array_of(values, wide, (index.size, width))
+        if total.nbytes <= _CACHED and index.size >= 2 * _APART * len(out):
+            outs = np.empty((_APART, *total.shape), dtype=wide)
+            kernel = kernel_of("scatter_add_apart", wide, arrays[0].dtype)
+            launch(kernel, (_APART, arrays[0], flat, outs), _APART, values.size)
+            total += outs.sum(axis=0)
+            if wide != out.dtype:
+                out[...] = total.reshape(out.shape)
+            return
+        # Every task reads all of the ids, which costs as much as adding about eight values.
+        parts = 1 << (min(get_num_threads(), 1 + width // 8).bit_length() - 1)
+        shift = max(0, (LINE // (wide.itemsize * width)).bit_length() - 1)
+        args = (parts, shift, arrays[0], flat, total)
+        launch(kernel_of("scatter_add", wide, arrays[0].dtype), args, parts, values.size)
+        if wide != out.dtype:
+            out[...] = total.reshape(out.shape)
+
+    def segment_sum(self, values: Array, indptr: Array) -> Array:
+        plan = self._segments(values, indptr)
+        if plan is None:
+            return super().segment_sum(values, indptr)
+        wide, indptr_, width = plan
+        cuts, carried = row_chunks(indptr_, True)
+        rows = len(indptr) - 1
+        out = memory.empty((rows + len(cuts) * bool(carried.size), *values.shape[1:]), wide)
+        flat = array_of(values, wide, (len(values), width))
+        args = (cuts, indptr_, flat, out.reshape(len(out), width))
+        launch(kernel_of("segment_sum", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
+        out = add_carries(out, rows, cuts, carried)
+        return result(out, values.dtype, (rows, *values.shape[1:]))
+
+    def segment_max(self, values: Array, indptr: Array) -> Array:
+        plan = self._segments(values, indptr)
+        if plan is None:
+            return super().segment_max(values, indptr)
+        wide, indptr_, width = plan
+        cuts, _ = row_chunks(indptr_, False)
+        out = np.empty((len(indptr) - 1, *values.shape[1:]), dtype=wide)
+        flat = array_of(values, wide, (len(values), width))
+        args = (cuts, indptr_, flat, out.reshape(len(out), width))
+        launch(kernel_of("segment_max", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
+        return result(out, values.dtype, (len(out), *values.shape[1:]))
+
+    def segment_softmax(self, values: Array, indptr: Array) -> Array:
+        plan = self._segments(values, indptr)
+        if plan is None:
+            return super().segment_softmax(values, indptr)
+        wide, indptr_, width = plan
+        cuts, _ = row_chunks(indptr_, False)
+        out = memory.empty(values.shape, wide)
+        flat = (len(values), width)
+        args = (cuts, indptr_, array_of(values, wide, flat), out.reshape(flat))
+        kernel = kernel_of("segment_softmax", wide, indptr_.dtype)
+        launch(kernel, args, len(cuts) - 1, 8 * values.size)
+        return result(out, values.dtype, values.shape)
+
+    def segment_softmax_grad(self, g: Array, out: Array, indptr: Array) -> Array:
+        plan = self._segments(out, indptr)
+        if plan is None or g.shape != out.shape or wide_of(g.dtype) is None:
+            return super().segment_softmax_grad(g, out, indptr)
+        wide, indptr_, width = plan
+        cuts, _ = row_chunks(indptr_, False)
+        grad = memory.empty(out.shape, wide)
+        flat = (len(out), width)
+        args = (
+            cuts,
+            indptr_,
+            array_of(g, wide, flat),
+            array_of(out, wide, flat),
+            grad.reshape(flat),
+        )
+        kernel = kernel_of("segment_softmax_grad", wide, indptr_.dtype)
+        launch(kernel, args, len(cuts) - 1, 2 * out.size)
+        return result(grad, out.dtype, out.shape)
+
+    def _segments(self, values: Array, indptr: Array) -> tuple[np.dtype, Array, int] | None:
+        """Dtype to compute in, offsets and width of a call that the kernels serve."""
+        wide, arrays = wide_of(values.dtype), same_index(indptr)
+        if wide is None or arrays is None or not self._pays(values.size, _MIN_SEGMENT):
+            return None
+        if not values.size or indptr.size < 2 or indptr[0] != 0 or indptr[-1] != len(values):
+            return None
+        return wide, arrays[0], math.prod(values.shape[1:])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from sparsegrad.errors import DeviceError
 
-__all__ = ["Device"]
+__all__ = ["Device", "is_device", "wanted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +55,24 @@ class Device:
 
 
 CPU = Device("cpu")
+
+
+def is_device(target: Any) -> bool:
+    """Whether this names a device rather than a dtype or format."""
+    return isinstance(target, Device) or (
+        isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda")
+    )
+
+
+def wanted(targets: Iterable[Any], device: Any, dtype: Any) -> list[Any]:
+    """What the arguments of a method `to` ask for, one after the other: devices, dtypes, formats;
+    of a tensor its device and its dtype. TypeError if they ask for nothing."""
+    found = []
+    for target in (*targets, device, dtype):
+        if hasattr(target, "device") and hasattr(target, "dtype"):
+            found += [target.device, target.dtype]
+        elif target is not None:
+            found.append(target)
+    if not found:
+        raise TypeError("to: expected a device, a dtype, or a tensor that has both")
+    return found

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import display
-from sparsegrad.device import CPU, Device
+from sparsegrad.device import CPU, Device, is_device, wanted
 from sparsegrad.engine import differentiate, graph
 from sparsegrad.engine.mode import report_densify
 from sparsegrad.errors import DensifyError, DtypeError, PatternError, ShapeError
@@ -15,7 +15,7 @@ from sparsegrad.operators import Operators
 from sparsegrad.structure import plan
 from sparsegrad.structure.arrays import as_shape
 from sparsegrad.structure.pattern import Pattern
-from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor, is_device
+from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor
 
 __all__ = ["SomeRows", "SparseTensor", "row_sparse", "some_rows"]
 
@@ -363,9 +363,17 @@ class SparseTensor(Operators):
         """The transpose."""
         return self.T
 
-    def to(self, target: Any) -> SparseTensor:
+    def to(
+        self, *targets: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False
+    ) -> SparseTensor:
         """In another format ("coo", "csr", "csc", or "auto": the cheapest, see `sg.config`), dtype,
-        or on another device."""
+        on another device, or several of these; as `Tensor.to`."""
+        out = self
+        for target in wanted(targets, device, dtype):
+            out = out._to(target)
+        return out
+
+    def _to(self, target: Any) -> SparseTensor:
         if isinstance(target, str) and target in ("coo", "csr", "csc", "auto"):
             return ops.to_format(self, target)
         if is_device(target):

@@ -11,10 +11,10 @@ import numpy as np
 
 from sparsegrad import backends, display, dtypes
 from sparsegrad.backends.quiet import quiet
-from sparsegrad.device import Device
+from sparsegrad.device import Device, is_device, wanted
 from sparsegrad.engine import differentiate
 from sparsegrad.engine import primitive as _primitive
-from sparsegrad.engine.graph import Node, Version
+from sparsegrad.engine.graph import Node, Version, next_seq
 from sparsegrad.engine.mode import recording
 from sparsegrad.errors import DtypeError, GraphError, ShapeError
 from sparsegrad.methods import DenseMethods
@@ -378,7 +378,7 @@ class Tensor(DenseMethods, Operators):
 
     def _bump(self) -> None:
         """Count a change of the storage."""
-        self._counter().n += 1
+        self._counter().n = next_seq()
 
     def _update(self, op: str, fn: Any, other: Any) -> Tensor:
         self._writable(f"{op}_", f"sg.{op}")
@@ -458,12 +458,16 @@ class Tensor(DenseMethods, Operators):
         """Rows (slices along `dim`) by integer index; see `sg.take`."""
         return ops.take(self, index, dim, sparse_grad)
 
-    def to(self, target: Any) -> Any:
-        """This tensor with another dtype, or on another device ("cpu", "cuda", "cuda:1"); itself
-        if it is there. The gradient goes back to where this tensor lives."""
-        if is_device(target):
-            return ops.to_device(self, target)
-        return ops.cast(self, target)
+    def to(
+        self, *targets: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False
+    ) -> Any:
+        """This tensor on another device ("cpu", "cuda", "cuda:1"), with another dtype, or both, or
+        as another tensor has them; itself if it is so. The gradient goes back to where and what
+        this tensor is. non_blocking: for code written for PyTorch; nothing depends on it."""
+        out = self
+        for target in wanted(targets, device, dtype):
+            out = ops.to_device(out, target) if is_device(target) else ops.cast(out, target)
+        return out
 
     def cpu(self) -> Any:
         """This tensor in host memory."""
@@ -512,6 +516,8 @@ def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
     Python integers int64. Copies only if it must. Without `device`, an array stays where it is."""
     if isinstance(data, Tensor):
         data = data.data
+    elif isinstance(data, np.ndarray):
+        data = np.asarray(data)  # no subclass: `*` of np.matrix is a matrix product
     elif isinstance(data, (list, tuple)) and _holds_tensors(data):
         data = _plain(data)
     array_like = hasattr(data, "dtype")
@@ -541,13 +547,6 @@ def _moved(data: Any, be: backends.Backend) -> Any:
     if backends.is_array(data) and not isinstance(data, np.ndarray) and be.xp is np:
         data = backends.for_array(data).to_host(data)
     return be.asarray(data)
-
-
-def is_device(target: Any) -> bool:
-    """Whether this names a device rather than a dtype or format."""
-    return isinstance(target, Device) or (
-        isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda")
-    )
 
 
 def _holds_tensors(data: Any) -> bool:

@@ -53,6 +53,29 @@ def test_tensors_go_there_and_come_back(device: str) -> None:
     assert [float(v) for v in there[0]] == [1.0, 2.0]
 
 
+def test_device_and_dtype_in_one_call_as_in_pytorch(device: str) -> None:
+    x, A = sg.ones(3, requires_grad=True), matrix()
+    for out in (
+        x.to(device, sg.float64),
+        x.to(device=device, dtype=sg.float64, non_blocking=True),
+        x.to(sg.zeros(1, dtype="float64", device=device)),
+        A.to(device, "csr", sg.float64),
+        A.to(dtype=sg.float64, device=device),
+    ):
+        assert out.device.type == "cuda" and out.dtype == np.float64
+    x.to(device, sg.float64).sum().backward()
+    assert x.grad.device.type == "cpu" and x.grad.dtype == np.float32
+    model = sg.nn.Linear(2, 2)
+    weight = model.weight
+    assert model.to(device, dtype=sg.float64) is model and model.weight is weight
+    assert weight.device.type == "cuda" and weight.dtype == np.float64
+    assert model.cpu().weight.device.type == "cpu"
+    assert model.cuda().weight.device.type == "cuda"
+    with pytest.raises(sg.DtypeError, match="floating-point dtypes, got int32"):
+        model.to("cpu", "int32")
+    assert weight.device.type == "cuda"  # nothing was changed
+
+
 @pytest.mark.parametrize("fmt", ["coo", "csr", "csc"])
 def test_sparse_tensors_go_there_and_come_back(device: str, fmt: str) -> None:
     A = matrix().to(fmt).requires_grad_()

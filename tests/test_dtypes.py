@@ -280,3 +280,25 @@ def test_sparse_forward_in_every_dtype(dtype: str, backend: str) -> None:
 def test_pytorchs_names() -> None:
     assert (sg.half, sg.float, sg.double) == (sg.float16, sg.float32, sg.float64)
     assert (sg.short, sg.int, sg.long) == (sg.int16, sg.int32, sg.int64)
+
+
+# ---- to ------------------------------------------------------------------------------------------
+def test_to_takes_what_pytorch_takes() -> None:
+    x, A = sg.ones(2), sg.sparse_eye(2)
+    assert x.to("cpu") is x.to(sg.float32) is x.to("cpu", sg.float32) is x.to(x) is x
+    for out in (
+        x.to(sg.float64),
+        x.to("cpu", sg.float64, non_blocking=True),
+        x.to(dtype="float64", device="cpu"),
+        x.to(np.zeros(1)),
+        x.to(sg.zeros(1, dtype="float64")),
+        A.to("csc", "float64"),
+        A.to(sg.zeros(1, dtype="float64")),
+    ):
+        assert out.dtype == np.float64
+    assert A.to("csc", "float64").format == "csc"
+    model = sg.nn.Linear(2, 2).to("cpu", dtype=sg.float64)
+    assert model.weight.dtype == np.float64 and model.cpu() is model
+    for nothing in (x, A, model):
+        with pytest.raises(TypeError, match="to: expected a device, a dtype, or a tensor"):
+            nothing.to()

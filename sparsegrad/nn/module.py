@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from sparsegrad import dtypes
+from sparsegrad import backends, dtypes
+from sparsegrad.device import is_device, wanted
 from sparsegrad.errors import DtypeError, PatternError, ShapeError
 from sparsegrad.nn.parameter import Parameter
 from sparsegrad.sparse_tensor import SparseTensor
-from sparsegrad.tensor import RemovableHandle, Tensor, is_device
+from sparsegrad.tensor import RemovableHandle, Tensor
 
 __all__ = ["LoadResult", "Module"]
 
@@ -268,19 +269,39 @@ class Module:
             else:
                 _dense(held.grad).zero_()
 
-    def to(self: M, target: Any) -> M:
-        """Parameters and buffers of floating-point dtype in another one, or all on another
-        device; in place, so optimizers keep their parameters. Returns this module.
+    def to(
+        self: M, *targets: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False
+    ) -> M:
+        """Parameters and buffers of floating-point dtype in another one, all on another device, or
+        both, as `Tensor.to` takes them; in place, so optimizers keep their parameters. Returns
+        this module.
 
         Raises DtypeError for a dtype that is not floating point, DeviceError for a device that
         cannot be used; nothing is changed then.
         """
+        asked = wanted(targets, device, dtype)
+        for target in asked:
+            if is_device(target):
+                backends.named(target)
+            elif dtypes.kind(dtypes.as_dtype(target)) != "f":
+                raise DtypeError(f"to: a module takes floating-point dtypes, got {target}")
+        for target in asked:
+            self._to(target)
+        return self
+
+    def cpu(self: M) -> M:
+        """Everything in host memory."""
+        return self.to("cpu")
+
+    def cuda(self: M, index: int | None = None) -> M:
+        """Everything on a CUDA device, by default that of `sg.cuda.set_device`; DeviceError where
+        there is none."""
+        return self.to("cuda" if index is None else f"cuda:{index}")
+
+    def _to(self, target: Any) -> None:
         held = [tensor for kind in ("_parameters", "_buffers") for _, tensor in self._named(kind)]
         tensors = [_dense(tensor) for tensor in held]
         if not is_device(target):
-            target = dtypes.as_dtype(target)
-            if dtypes.kind(target) != "f":
-                raise DtypeError(f"to: a module takes floating-point dtypes, got {target}")
             tensors = [tensor for tensor in tensors if tensor.is_floating_point()]
         moved = [tensor.detach().to(target).data for tensor in tensors]
         if is_device(target):
@@ -294,7 +315,6 @@ class Module:
             tensor._bump()
             if tensor.grad is not None:
                 tensor.grad = tensor.grad.detach().to(target)
-        return self
 
     def half(self: M) -> M:
         """Parameters in float16."""

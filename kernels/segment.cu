@@ -1,10 +1,12 @@
 // Reductions and softmax over segments: runs of consecutive entries, run i is offsets[i] to
 // offsets[i + 1]; values (n, width), row-major. `width` is that of trailing dimensions or heads.
 //
-//   reduce         sum, largest, or log of the sum of exponentials of each segment
+//   reduce         sum, largest, log of the sum of exponentials of each segment, or how many of its
+//                  entries are equal to a number of its own
 //   softmax        softmax or log_softmax within each segment, in one pass
 //   softmax_grad   out * (g - sum(g * out)), or g - exp(out) * sum(g), likewise
-//   expand         offsets -> the segment of every entry
+//   largest_grad   the gradient of the largest, shared by those that are, absent zeros among them
+//   spread         offsets -> the row of its segment for every entry, or the segment itself
 //
 // Mapping   A group of `lanes` lanes takes a segment and a block of columns: `columns` lanes (up
 //           to 32, a power of two) lie side by side, so that memory is read in one line; the others
@@ -84,6 +86,21 @@ template <typename A> struct SgState<A, 1> {  // largest
   __device__ __forceinline__ void keep(A* to, long long) const { *to = top; }
   __device__ __forceinline__ void take(const A* from, long long) { top = *from; }
 };
+
+template <typename A> struct SgState<A, 3> : SgState<A, 0> {  // how many are equal to `wanted`
+  A wanted;
+  static __device__ __forceinline__ A missing() { return A(0) / A(0); }
+  template <int N> __device__ __forceinline__ void add(const A (&v)[N]) {
+    #pragma unroll
+    for (int i = 0; i < N; ++i) this->sum += v[i] == wanted ? A(1) : A(0);
+  }
+};
+template <typename State, typename T>
+__device__ __forceinline__ void sg_want(State&, const T*, long long) {}
+template <typename A, typename T>
+__device__ __forceinline__ void sg_want(SgState<A, 3>& state, const T* wanted, long long at) {
+  state.wanted = A(sg_widen(wanted[at]));
+}
 
 // log of the sum of exponentials: sum = sum(exp(v - shift())). Of a segment that has -inf only, inf
 // or nan, the shift is 0, and what follows is as in plain arithmetic.
@@ -187,23 +204,39 @@ __device__ __forceinline__ SgSegmentWork sg_segment_work(const I* __restrict__ o
   return work;
 }
 
+// The largest of a segment and of `absent` zeros; 0 for neither.
+template <typename A>
+__device__ __forceinline__ A sg_with_zeros(A top, bool empty, long long absent) {
+  if (absent > 0) return top > A(0) || top != top ? top : A(0);
+  return empty ? A(0) : top;
+}
+
+// wanted_or_null (segments, width): what entries are compared with, for OP 3, whose result goes to
+// `wide`: a count may not fit T. absent_or_null (segments,): zeros that OP 1 sees as well.
 template <typename T, typename I, int OP>
 __global__ void __launch_bounds__(256, SG_HALF)
 sg_segment_reduce(const T* __restrict__ values, const I* __restrict__ offsets, long long segments,
-                  int width, int columns, int lanes, int tile, T* __restrict__ out) {
+                  int width, int columns, int lanes, int tile, const T* __restrict__ wanted_or_null,
+                  const long long* __restrict__ absent_or_null, T* __restrict__ out_or_null,
+                  SG_ACC(T)* __restrict__ wide_or_null) {
   typedef SG_ACC(T) A;
   const int lane = threadIdx.x & 31;
   const long long total = segments * ((width + columns - 1) / columns);
   for (long long base = (sg_thread() - lane) / lanes; base < total; base += sg_threads() / lanes) {
     const SgSegmentWork work = sg_segment_work(offsets, base + lane / lanes, segments, width,
                                                columns, lanes, tile);
+    const long long place = work.segment * width + work.column;
     SgState<A, OP> state;
+    if (work.live) sg_want(state, wanted_or_null, place);
     sg_add_run<T, SgState<A, OP>, A>(state, values + work.at, nullptr, work.stride, work.count,
                                      lanes / columns, width);
     sg_merge_lanes(state, columns, lanes);
-    if (work.live && work.stride == 0)
-      out[work.segment * width + work.column] =
-          SgNarrow<T>::from(state.result(work.count == 0));
+    if (!work.live || work.stride > 0) continue;  // no collectives below
+    A result = state.result(work.count == 0);
+    if (OP == 1 && absent_or_null)
+      result = sg_with_zeros(result, work.count == 0, absent_or_null[work.segment]);
+    if (OP == 3) wide_or_null[place] = result;
+    else out_or_null[place] = SgNarrow<T>::from(result);
   }
 }
 
@@ -343,8 +376,8 @@ template <typename T, typename I, int OP>
 __global__ void __launch_bounds__(256, SG_HALF)
 sg_segment_parts(const T* __restrict__ values, const T* __restrict__ by_or_null,
                  const I* __restrict__ offsets, long long segments, long long n, int width,
-                 int columns, int tile, long long apart, SG_ACC(T)* __restrict__ partial,
-                 I* __restrict__ owner) {
+                 int columns, int tile, long long apart, const T* __restrict__ wanted_or_null,
+                 SG_ACC(T)* __restrict__ partial, I* __restrict__ owner) {
   typedef SG_ACC(T) A;
   const int lane = threadIdx.x & 31, stride = lane / columns, step = 32 / columns;
   const long long tiles = (n + tile - 1) / tile;
@@ -360,6 +393,7 @@ sg_segment_parts(const T* __restrict__ values, const T* __restrict__ by_or_null,
       for (int block = 0; block < width; block += columns) {
         const int column = block + (lane & (columns - 1));
         SgState<A, OP> state;
+        if (column < width) sg_want(state, wanted_or_null, piece.segment * width + column);
         if (column < width)
           sg_add_run<T, SgState<A, OP>, A>(
               state, values + piece.begin * width + column,
@@ -373,13 +407,14 @@ sg_segment_parts(const T* __restrict__ values, const T* __restrict__ by_or_null,
   }
 }
 
-// A warp for each tile where a long segment begins, and block of columns: its result to `out`, or,
-// for `apply`, its state to `whole`, in the place of that tile.
+// A warp for each tile where a long segment begins, and block of columns: its result to `out` or
+// `wide`, as `reduce`, or, for `apply`, its state to `whole`, in the place of that tile.
 template <typename T, typename I, int OP>
 __global__ void __launch_bounds__(256, SG_HALF)
 sg_segment_join(const SG_ACC(T)* __restrict__ partial, const I* __restrict__ owner,
                 const I* __restrict__ offsets, long long n, int width, int columns, int tile,
-                long long apart, T* __restrict__ out_or_null,
+                long long apart, const long long* __restrict__ absent_or_null,
+                T* __restrict__ out_or_null, SG_ACC(T)* __restrict__ wide_or_null,
                 SG_ACC(T)* __restrict__ whole_or_null) {
   typedef SG_ACC(T) A;
   const int lane = threadIdx.x & 31, stride = lane / columns;
@@ -399,10 +434,12 @@ sg_segment_join(const SG_ACC(T)* __restrict__ partial, const I* __restrict__ own
       }
     sg_merge_lanes(state, columns, 32);
     if (column >= width || stride > 0) continue;
-    if (out_or_null)
-      out_or_null[segment * width + column] = SgNarrow<T>::from(state.result(false));
-    else
-      state.keep(whole_or_null + t * width + column, apart);
+    A result = state.result(false);
+    if (OP == 1 && absent_or_null)
+      result = sg_with_zeros(result, false, absent_or_null[segment]);
+    if (whole_or_null) state.keep(whole_or_null + t * width + column, apart);
+    else if (wide_or_null) wide_or_null[segment * width + column] = result;
+    else out_or_null[segment * width + column] = SgNarrow<T>::from(result);
   }
 }
 
@@ -457,25 +494,65 @@ sg_segment_softmax_grad_apply(const T* __restrict__ g, const T* __restrict__ y,
   }
 }
 
-// The segment of every entry: a warp takes 256, finds those of the first and the last, and each
-// lane searches between them.
-template <typename I>
-__global__ void __launch_bounds__(256, SG_HALF)
-sg_segment_expand(const I* __restrict__ offsets, long long segments, long long n,
-                  I* __restrict__ ids) {
+// Calls work(entry, segment, column) for every entry and column: a warp takes 256 entries, finds the
+// segments of the first and the last, and each lane searches between them for one of 32 at a time.
+template <typename I, typename Work>
+__device__ __forceinline__ void sg_each_entry(const I* __restrict__ offsets, long long segments,
+                                              long long n, int width, Work work) {
   const int lane = threadIdx.x & 31;
   for (long long first = (sg_thread() >> 5) * 256; first < n; first += (sg_threads() >> 5) * 256) {
     const long long after = min(first + 256, n);
     const long long from = sg_segment_at(offsets, segments, first);
     const long long to = sg_segment_at(offsets, segments, after - 1);
-    for (long long e = first + lane; e < after; e += 32) {
-      long long low = from, high = to;  // the last that begins at or before e
-      while (low < high) {
+    for (long long base = first; base < after; base += 32) {
+      long long low = from, high = base + lane < after ? to : from;
+      while (low < high) {  // the last that begins at or before the entry of this lane
         const long long middle = (low + high + 1) >> 1;
-        if (offsets[middle] <= e) low = middle;
+        if (offsets[middle] <= base + lane) low = middle;
         else high = middle - 1;
       }
-      ids[e] = (I)low;
+      for (int round = 0; round < width; ++round) {  // lanes lie side by side along columns
+        const int at = round * 32 + lane, i = at / width;
+        const long long segment = __shfl_sync(SG_ALL_LANES, low, i);
+        if (base + i < after) work(base + i, segment, at - i * width);
+      }
     }
   }
+}
+
+template <typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_segment_expand(const I* __restrict__ offsets, long long segments, long long n,
+                  I* __restrict__ ids) {
+  sg_each_entry(offsets, segments, n, 1,
+                [=](long long e, long long segment, int) { ids[e] = (I)segment; });
+}
+
+// Rows of words: whatever they mean.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_segment_spread(const T* __restrict__ x, const I* __restrict__ offsets, long long segments,
+                  long long n, int width, T* __restrict__ out) {
+  sg_each_entry(offsets, segments, n, width, [=](long long e, long long segment, int column) {
+    out[e * width + column] = __ldg(x + segment * width + column);
+  });
+}
+
+// top (segments, width): the largest of each; ties: how many entries are equal to it.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_segment_largest_grad(const T* __restrict__ g, const T* __restrict__ values,
+                        const T* __restrict__ top, const SG_ACC(T)* __restrict__ ties,
+                        const long long* __restrict__ absent, const I* __restrict__ offsets,
+                        long long segments, long long n, int width, T* __restrict__ out) {
+  typedef SG_ACC(T) A;
+  sg_each_entry(offsets, segments, n, width, [=](long long e, long long segment, int column) {
+    const long long place = segment * width + column;
+    const A largest = A(sg_widen(top[place]));
+    A share = A(0);
+    if (A(sg_widen(values[e * width + column])) == largest)
+      share = A(sg_widen(g[place])) /
+              (ties[place] + (largest == A(0) ? A(absent[segment]) : A(0)));
+    out[e * width + column] = SgNarrow<T>::from(share);
+  });
 }

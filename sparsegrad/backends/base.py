@@ -19,6 +19,7 @@ from sparsegrad.backends.checks import Checks
 from sparsegrad.backends.chosen import Chosen
 from sparsegrad.backends.dense import Dense
 from sparsegrad.backends.philox import Draws
+from sparsegrad.backends.places import Places
 from sparsegrad.backends.steps import Steps
 from sparsegrad.dtypes import accumulator, kind
 
@@ -43,10 +44,10 @@ class Survey(NamedTuple):
     runs: tuple[tuple[Array, ...], Array] | None
 
 
-class Backend(Checks, Chosen, Dense, Steps, Draws):
+class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
     """Array methods that NumPy's API lacks; pure-`xp` reference. Those of optimizers: `Steps`;
     of random numbers: `Draws`; of dense layers: `Dense`; of chosen entries: `Chosen`; checks of
-    indices: `Checks`.
+    indices: `Checks`; where entries lie: `Places`.
 
     Sizes: a pattern is (m, n) with nnz entries, H stands for any number of head dimensions,
     D for trailing dense ones.
@@ -152,10 +153,19 @@ class Backend(Checks, Chosen, Dense, Steps, Draws):
         """Rows x[index]: x (n, *D), index (e,) -> (e, *D)."""
         return x[index]
 
+    def put_rows(self, values: Array, index: Array, n: int) -> Array:
+        """The transpose of `gather`: values (e, *D), index (e,) in [0, n) -> (n, *D); rows with
+        the same index add up. Index work may be kept as long as that array lives: nobody may change
+        it."""
+        out = self.xp.zeros((n, *values.shape[1:]), values.dtype)
+        self.scatter_add(out, index, values)
+        return out
+
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         """out[index[e]] += values[e] in place; ids in any order, duplicates add up.
 
-        `out` is (n, *D), values (nnz, *D). 16-bit floats are accumulated in float32.
+        `out` is (n, *D), values (nnz, *D). 16-bit floats are accumulated in float32. Of `index` the
+        same holds as in `put_rows`.
         """
         if out.dtype == bool:
             hits = self.xp.zeros(out.shape, dtype=np.int32)
@@ -178,6 +188,35 @@ class Backend(Checks, Chosen, Dense, Steps, Draws):
         out = self.xp.zeros((indptr.size - 1, *values.shape[1:]), dtype=values.dtype)
         self.scatter_add(out, self.expand(indptr, len(values)), values)
         return out
+
+    def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
+        """`segment_sum` of the rows values[perm], of a permutation perm (nnz,)."""
+        return self.segment_sum(self.gather(values, perm), indptr)
+
+    def segment_spread(self, x: Array, indptr: Array, nnz: int) -> Array:
+        """The transpose of `segment_sum`: every run takes its row, (s, *D) -> (nnz, *D)."""
+        return self.gather(x, self.expand(indptr, nnz))
+
+    def segment_amax(self, values: Array, indptr: Array, absent: Array) -> Array:
+        """Maxima of each run and of as many zeros as `absent` (s,), int64, says: (s, *D); 0 for
+        neither."""
+        out, xp = self.segment_max(values, indptr), self.xp
+        lead = (-1, *(1,) * (out.ndim - 1))
+        out = xp.where((absent > 0).reshape(lead), xp.maximum(out, out.dtype.type(0)), out)
+        empty = (xp.diff(indptr) == 0).reshape(lead)
+        return xp.where(empty, out.dtype.type(0), out).astype(values.dtype, copy=False)
+
+    def segment_amax_grad(
+        self, g: Array, values: Array, out: Array, indptr: Array, absent: Array
+    ) -> Array:
+        """The gradient of `segment_amax` from its result, (nnz, *D): ties share it equally, absent
+        zeros among them. They are counted in float64: float32 stops at 2^24."""
+        xp, nnz, wide = self.xp, len(values), np.float64
+        hit = values == self.segment_spread(out, indptr, nnz)
+        zeros = absent.reshape(-1, *(1,) * (out.ndim - 1)).astype(wide)
+        ties = self.segment_sum(hit.astype(wide), indptr) + (out == 0) * zeros
+        share = (g.astype(wide) / xp.maximum(ties, 1)).astype(g.dtype)
+        return self.segment_spread(share, indptr, nnz) * hit.astype(g.dtype)
 
     def extreme_at(self, out: Array, index: Array, values: Array, least: bool) -> None:
         """out[index[e]] becomes the larger (or lesser) of itself and values[e], in place; nan wins.

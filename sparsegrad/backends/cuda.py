@@ -7,6 +7,7 @@ indices that a user gave.
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -113,8 +114,8 @@ class Cuda(CudaChecks, CudaRows):
         return coalesce.sort_order(indices, shape)
 
     def group(self, ids: Array, n: int) -> tuple[Array, Array]:
-        perm = coalesce.sort_order(_stacked((ids,)), (n,))
-        return perm.astype(ids.dtype), self.compress(ids[perm], n)
+        perm, _, start = self._groups(ids, n)
+        return perm, start
 
     def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
         if coords[0].size < 2:
@@ -146,9 +147,31 @@ class Cuda(CudaChecks, CudaRows):
             values = cupy.broadcast_to(values, (*index.shape, *out.shape[1:]))
             index, values = index.reshape(-1), values.reshape(-1, *out.shape[1:])
         ids = index if index.dtype.kind == "i" and index.itemsize >= 4 else index.astype(np.int64)
-        perm, start = self.group(ids, len(out))
-        values = cupy.ascontiguousarray(values, dtype=out.dtype)
-        out += coalesce.segment_sum(values, ids[perm], start, perm)
+        out += self._sum_rows(values.astype(out.dtype, copy=False), ids, len(out))
+
+    def put_rows(self, values: Array, index: Array, n: int) -> Array:
+        plain = kind(values.dtype) == "f" and coalesce.sums(values.dtype)
+        if not (plain and index.dtype.name in ("int32", "int64") and values.size):
+            return super().put_rows(values, index, n)
+        return self._sum_rows(values, index, n)
+
+    def _sum_rows(self, values: Array, ids: Array, n: int) -> Array:
+        perm, listed, start = self._groups(ids, n)
+        return coalesce.segment_sum(cupy.ascontiguousarray(values), listed, start, perm)
+
+    def _groups(self, ids: Array, n: int) -> tuple[Array, Array, Array]:
+        """Permutation, sorted ids and offsets (n + 1,), kept while `ids` lives: those of a plan are
+        asked for in every step."""
+        key = id(ids), n
+        held = _groups.get(key)
+        if held is not None and held[0]() is ids:
+            self.wait(held[2])
+            return held[1]
+        perm = coalesce.sort_order(_stacked((ids,)), (n,)).astype(ids.dtype, copy=False)
+        listed = ids[perm]
+        found = perm, listed, self.compress(listed, n)
+        _groups[key] = weakref.ref(ids, lambda _: _groups.pop(key, None)), found, self.mark()
+        return found
 
     def _add_at(self, out: Array, index: Array, values: Array) -> None:
         if out.dtype.kind in "iu" and out.dtype.itemsize < 4:  # CuPy's atomics need 32 bits
@@ -167,6 +190,22 @@ class Cuda(CudaChecks, CudaRows):
         if not segment.serves(segment.LARGEST, values.dtype):
             return super().segment_max(values, indptr)
         return segment.reduce(values, indptr, segment.LARGEST)
+
+    def segment_spread(self, x: Array, indptr: Array, nnz: int) -> Array:
+        found = segment.spread(x, indptr, nnz)
+        return super().segment_spread(x, indptr, nnz) if found is None else found
+
+    def segment_amax(self, values: Array, indptr: Array, absent: Array) -> Array:
+        if not segment.serves(segment.LARGEST, values.dtype):
+            return super().segment_amax(values, indptr, absent)
+        return segment.reduce(values, indptr, segment.LARGEST, absent=absent)
+
+    def segment_amax_grad(
+        self, g: Array, values: Array, out: Array, indptr: Array, absent: Array
+    ) -> Array:
+        if not g.dtype == values.dtype == out.dtype:
+            return super().segment_amax_grad(g, values, out, indptr, absent)
+        return segment.largest_grad(g, values, out, indptr, absent)
 
     def segment_logsumexp(self, values: Array, indptr: Array) -> Array:
         return segment.reduce(values, indptr, segment.LOGSUMEXP)
@@ -268,6 +307,9 @@ class Cuda(CudaChecks, CudaRows):
     # ---- sparse solvers: direct ones by SciPy on the host --------------------------------------
     factorize = _falls_back("factorize", "solved on the host by SuperLU")
     triangular_solve = _falls_back("triangular_solve", "solved on the host by SciPy")
+
+
+_groups: dict[tuple[int, int], tuple[weakref.ref[Array], tuple[Array, Array, Array], Any]] = {}
 
 
 def _stacked(coords: tuple[Array, ...]) -> Array:

@@ -16,6 +16,7 @@ SIZES = {
     "double": 8,
     "int": 4,
     "long long": 8,
+    "unsigned short": 2,
     "unsigned int": 4,
     "unsigned long long": 8,
 }
@@ -47,8 +48,8 @@ def _loads(values: Iterable[str], all_of_them: bool) -> tuple[tuple[str, ...], .
     )
 
 
-# <value, index, sum | largest | log of the sum of exponentials>
-_REDUCED = (*_product(_VALUE, _INDEX, (0, 1)), *_product(_FLOAT, _INDEX, (2,)))
+# <value, index, sum | largest | log of the sum of exponentials | how many are equal>
+_REDUCED = (*_product(_VALUE, _INDEX, (0, 1)), *_product(_FLOAT, _INDEX, (2, 3)))
 
 # <value, index, elements a load>: as many as registers hold of gradient, parameter and state.
 _STEPPED = (
@@ -87,6 +88,10 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
         "sg_segment_softmax_apply": _product(_FLOAT, _INDEX),
         "sg_segment_softmax_grad_apply": _product(_FLOAT, _INDEX),
         "sg_segment_expand": _product(_INDEX),
+        "sg_segment_spread": _product(
+            ("unsigned short", "unsigned int", "unsigned long long"), _INDEX
+        ),
+        "sg_segment_largest_grad": _product(_FLOAT, _INDEX),
     },
     "spgemm_masked": {
         "sg_spgemm_masked": _product(_FLOAT, _INDEX, (1, 4)),

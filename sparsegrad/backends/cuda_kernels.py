@@ -52,6 +52,7 @@ _CTYPES = {
     "float64": "double",
     "int32": "int",
     "int64": "long long",
+    "uint16": "unsigned short",
     "uint32": "unsigned int",
     "uint64": "unsigned long long",
 }
@@ -62,6 +63,7 @@ _DTYPES: dict[str, np.dtype] = {
     "double": np.dtype(np.float64),
     "int": np.dtype(np.int32),
     "long long": np.dtype(np.int64),
+    "unsigned short": np.dtype(np.uint16),
     "unsigned int": np.dtype(np.uint32),
     "unsigned long long": np.dtype(np.uint64),
 }

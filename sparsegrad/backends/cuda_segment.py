@@ -13,11 +13,23 @@ from sparsegrad.backends.cuda_kernels import (
     power_of_two,
 )
 
-__all__ = ["LARGEST", "LOGSUMEXP", "SUM", "expand", "reduce", "serves", "softmax", "softmax_grad"]
+__all__ = [
+    "LARGEST",
+    "LOGSUMEXP",
+    "SUM",
+    "expand",
+    "largest_grad",
+    "reduce",
+    "serves",
+    "softmax",
+    "softmax_grad",
+    "spread",
+]
 
 Array = Any
 
-SUM, LARGEST, LOGSUMEXP = range(3)  # as the kernels number them
+SUM, LARGEST, LOGSUMEXP, _TIES = range(4)  # as the kernels number them
+_WORDS = {2: "uint16", 4: "uint32", 8: "uint64"}  # what rows of any dtype are read as
 _FLOAT = {"float16", "bfloat16", "float32", "float64"}
 _INDEX = {"int32", "int64"}
 
@@ -44,11 +56,41 @@ def expand(offsets: Array, n: int) -> Array:
     return ids
 
 
-def reduce(values: Array, offsets: Array, op: int, *, dtype: str | None = None) -> Array:
+def spread(x: Array, offsets: Array, n: int) -> Array | None:
+    """The row of its segment for each of n entries: x (s, *D) -> (n, *D); None where numbers are of
+    a size that the kernel does not know."""
+    import cupy
+
+    word = _WORDS.get(x.itemsize)
+    width = prod(x.shape[1:])
+    if word is None or width >> 24:
+        return None
+    out = cupy.empty((n, *x.shape[1:]), x.dtype)
+    offsets, x = cupy.ascontiguousarray(offsets), cupy.ascontiguousarray(x)
+    if out.size:
+        launch(
+            kernel(
+                "segment", "sg_segment_spread", ctype_of(x.dtype, word), ctype_of(offsets.dtype)
+            ),
+            -(-n // 256) * 32,
+            x=x.reshape(-1).view(word),
+            offsets=offsets,
+            segments=offsets.size - 1,
+            n=n,
+            width=width,
+            out=out.reshape(-1).view(word),
+        )
+    return out
+
+
+def reduce(
+    values: Array, offsets: Array, op: int, *, absent: Array | None = None, dtype: str | None = None
+) -> Array:
     """Sum, largest or log of the sum of exponentials of each segment: (n, *D) -> (s, *D).
 
-    Of an empty segment 0, or the lowest number there is. `dtype="bfloat16"` says that uint16 arrays
-    hold bfloat16.
+    Of an empty segment 0, or the lowest number there is. absent (s,), int64: as many zeros are
+    among those of which the largest is found, and it is 0 of none at all. `dtype="bfloat16"` says
+    that uint16 arrays hold bfloat16.
     """
     import cupy
 
@@ -56,11 +98,36 @@ def reduce(values: Array, offsets: Array, op: int, *, dtype: str | None = None) 
     if not out.size:
         return out
     values = cupy.ascontiguousarray(values)
-    call = _Call(values, offsets, dtype)
-    call.short("sg_segment_reduce", str(op), values=values, out=out)
-    if call.may_be_long:
-        call.join(op, call.parts(op, values, None), out)
+    if absent is not None:
+        absent = absent.astype("int64", copy=False)
+    _Call(values, offsets, dtype).reduce(op, values, out=out, absent=absent)
     return out
+
+
+def largest_grad(
+    g: Array, values: Array, out: Array, offsets: Array, absent: Array, *, dtype: str | None = None
+) -> Array:
+    """The gradient of the largest from its result `out`, and `absent` as in `reduce`: g (s, *D) in
+    equal shares to those that are the largest, (n, *D)."""
+    import cupy
+
+    values, g, top = map(cupy.ascontiguousarray, (values, g, out))
+    grad = cupy.empty_like(values)
+    if not grad.size:
+        return grad
+    call = _Call(values, offsets, dtype)
+    ties = cupy.empty(top.shape, call.wide)
+    call.reduce(_TIES, values, wanted=top, wide=ties)
+    call.entries(
+        "sg_segment_largest_grad",
+        g=g,
+        values=values,
+        top=top,
+        ties=ties,
+        absent=absent.astype("int64", copy=False),
+        out=grad,
+    )
+    return grad
 
 
 def softmax(
@@ -78,7 +145,7 @@ def softmax(
     call.short("sg_segment_softmax", **common)
     if call.may_be_long:
         partial, owner = call.parts(LOGSUMEXP, values, None)
-        whole = call.join(LOGSUMEXP, (partial, owner), None)
+        whole = call.join(LOGSUMEXP, (partial, owner))
         call.apply("sg_segment_softmax_apply", owner, whole, apart=call.apart, **common)
     return out
 
@@ -99,7 +166,7 @@ def softmax_grad(
     call.short("sg_segment_softmax_grad", **common)
     if call.may_be_long:
         partial, owner = call.parts(SUM, g, None if logarithm else y)
-        whole = call.join(SUM, (partial, owner), None)
+        whole = call.join(SUM, (partial, owner))
         call.apply("sg_segment_softmax_grad_apply", owner, whole, **common)
     return out
 
@@ -125,6 +192,39 @@ class _Call:
         self._common["tile"] = self._tile
         self.apart = 2 * self._tiles * self._width  # between the two numbers of a state
 
+    @property
+    def wide(self) -> Any:
+        """The dtype that sums are kept in."""
+        return accumulator_of(self._types[0])
+
+    def reduce(
+        self,
+        op: int,
+        values: Array,
+        *,
+        out: Array | None = None,
+        wide: Array | None = None,
+        wanted: Array | None = None,
+        absent: Array | None = None,
+    ) -> None:
+        """Numbers of each segment, to `out` or `wide`."""
+        results = {"out_or_null": out, "wide_or_null": wide, "absent_or_null": absent}
+        self.short("sg_segment_reduce", str(op), values=values, wanted_or_null=wanted, **results)
+        if self.may_be_long:
+            self.join(op, self.parts(op, values, None, wanted), **results)
+
+    def entries(self, name: str, **arguments: Any) -> None:
+        """A kernel that goes over all entries."""
+        launch(
+            kernel("segment", name, *self._types),
+            -(-self._n // 256) * 32,
+            offsets=self._common["offsets"],
+            segments=self._segments,
+            n=self._n,
+            width=self._width,
+            **arguments,
+        )
+
     def short(self, name: str, *more: str, **arguments: Any) -> None:
         """The kernel of the segments that are not too long."""
         # Each lane should find the four entries that it keeps in flight.
@@ -139,7 +239,9 @@ class _Call:
             lanes=lanes,
         )
 
-    def parts(self, op: int, values: Array, by: Array | None) -> tuple[Array, Array]:
+    def parts(
+        self, op: int, values: Array, by: Array | None, wanted: Array | None = None
+    ) -> tuple[Array, Array]:
         """States of the pieces of long segments in each tile, and whose they are."""
         import cupy
 
@@ -152,6 +254,7 @@ class _Call:
             **self._common,
             values=values,
             by_or_null=by,
+            wanted_or_null=wanted,
             segments=self._segments,
             n=self._n,
             apart=self.apart,
@@ -160,12 +263,14 @@ class _Call:
         )
         return partial, owner
 
-    def join(self, op: int, parts: tuple[Array, Array], out: Array | None) -> Array | None:
-        """What each long segment comes to: to `out`, or its state, at the tile where it begins."""
+    def join(self, op: int, parts: tuple[Array, Array], **results: Array | None) -> Array | None:
+        """What each long segment comes to: to `results`, or its state, at the tile where it
+        begins."""
         import cupy
 
         partial, owner = parts
-        whole = cupy.empty_like(partial) if out is None else None
+        whole = None if results else cupy.empty_like(partial)
+        results = results or dict.fromkeys(("out_or_null", "wide_or_null", "absent_or_null"))
         launch(
             kernel("segment", "sg_segment_join", *self._types, str(op)),
             32 * self._tiles * self._blocks,
@@ -174,7 +279,7 @@ class _Call:
             owner=owner,
             n=self._n,
             apart=self.apart,
-            out_or_null=out,
+            **results,
             whole_or_null=whole,
         )
         return whole

@@ -129,9 +129,7 @@ def take_p(be: Any, x: Any, *, index: Any, sparse: bool = False, skip: int | Non
 @primitive(promote="none")
 def put_rows_p(be: Any, x: Any, *, index: Any, n: int) -> Any:
     """The transpose of `take_p`: (e, *D) -> (n, *D), rows with the same index add up."""
-    out = be.xp.zeros((n, *x.shape[1:]), x.dtype)
-    be.scatter_add(out, index, x)
-    return out
+    return be.put_rows(x, index, n)
 
 
 def _take_rule(g: Any, index: Any, sparse: bool, skip: int | None, x_meta: Any) -> Any:

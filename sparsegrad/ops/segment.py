@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsegrad import backends, dtypes
+from sparsegrad import backends
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.elementwise import cast, eq_p, exp_p, maximum_p
+from sparsegrad.ops.elementwise import exp_p
 from sparsegrad.ops.shape import as_argument
 from sparsegrad.tensor import Tensor
 
@@ -23,7 +23,7 @@ def segment_sum_p(be: Any, values: Any, *, indptr: Any) -> Any:
 @primitive(promote="none")
 def segment_expand_p(be: Any, x: Any, *, indptr: Any, nnz: int) -> Any:
     """The transpose of `segment_sum_p`: every run takes its row, (s, *D) -> (nnz, *D)."""
-    return be.gather(x, be.expand(indptr, nnz))
+    return be.segment_spread(x, indptr, nnz)
 
 
 segment_sum_p.defvjp(
@@ -71,27 +71,30 @@ segment_softmax_grad_p.defvjp(
 @primitive(promote="none")
 def segment_amax_p(be: Any, values: Any, *, indptr: Any, absent: Any) -> Any:
     """Maximum of each run and of as many zeros as `absent` (s,) says: (s, *D); 0 for neither."""
-    out = be.segment_max(values, indptr)
-    xp = be.xp
-    lead = (-1, *(1,) * (out.ndim - 1))
-    out = xp.where((absent > 0).reshape(lead), xp.maximum(out, out.dtype.type(0)), out)
-    empty = (xp.diff(indptr) == 0).reshape(lead)
-    return xp.where(empty, out.dtype.type(0), out).astype(values.dtype, copy=False)
+    return be.segment_amax(values, indptr, absent)
+
+
+@primitive(promote="none")
+def segment_amax_grad_p(
+    be: Any, dy: Any, *, values: Any, top: Any, indptr: Any, absent: Any
+) -> Any:
+    """Its gradient, (s, *D) -> (nnz, *D): ties share it equally, the absent zeros among them."""
+    return be.segment_amax_grad(dy, values, top, indptr, absent)
 
 
 def _amax_rule(g: Any, values: Any, out: Any, indptr: Any, absent: Any) -> Any:
-    """Ties share the gradient equally, the absent zeros among them; they are counted in float64,
-    since half precision stops at 2048 and float32 at 2^24."""
-    nnz, wide = values.shape[0], dtypes.float64
-    hit = cast(eq_p(values, segment_expand_p(out, indptr=indptr, nnz=nnz)), wide)
-    zeros = Tensor(absent.reshape(-1, *(1,) * (out.ndim - 1)).astype(wide))
-    ties = segment_sum_p(hit, indptr=indptr) + cast(eq_p(out, 0), wide) * zeros
-    share = g / cast(maximum_p(ties, 1), wide)
-    spread = segment_expand_p(cast(share, g.dtype), indptr=indptr, nnz=nnz)
-    return spread * cast(hit, g.dtype)
+    fixed = {"values": values.data, "top": out.data, "indptr": indptr, "absent": absent}
+    return segment_amax_grad_p(g, **fixed)
+
+
+def _amax_grad_rule(g: Any, values: Any, top: Any, indptr: Any, absent: Any) -> Any:
+    ones = Tensor(backends.for_array(top).xp.ones_like(top))
+    fixed = {"values": values, "top": top, "indptr": indptr, "absent": absent}
+    return segment_sum_p(g * segment_amax_grad_p(ones, **fixed), indptr=indptr)
 
 
 segment_amax_p.defvjp(values=_amax_rule)
+segment_amax_grad_p.defvjp(dy=_amax_grad_rule)
 
 
 @primitive(promote="float")

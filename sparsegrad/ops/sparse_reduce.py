@@ -152,8 +152,12 @@ def _once(A: Any) -> Any:
 # ---- not linear --------------------------------------------------------------------------------
 def _absent(A: Any, split: _Split, include_zeros: bool) -> Any:
     """How many absent zeros meet in each run (s,)."""
-    counts = _counts(A, split).astype("int64")
-    return min(split.cells, 1 << 62) - counts if include_zeros else counts * 0
+
+    def build() -> Any:
+        counts = _counts(A, split).astype("int64")
+        return min(split.cells, 1 << 62) - counts if include_zeros else counts * 0
+
+    return A.pattern.cached(("absent", split.left, include_zeros), build)
 
 
 def sparse_amax(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:

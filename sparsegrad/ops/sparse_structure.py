@@ -11,7 +11,6 @@ from sparsegrad.ops.index import take_p
 from sparsegrad.ops.segment import segment_sum_p
 from sparsegrad.ops.shape import as_argument, permute_p, reshape_p
 from sparsegrad.structure import cost, plan
-from sparsegrad.structure.arrays import invert
 from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["coalesce", "to_dense", "to_format", "to_sparse"]
@@ -28,6 +27,33 @@ reorder_p.defvjp(values=lambda g, perm, inverse: reorder_p(g, perm=inverse, inve
 
 
 @primitive(promote="none")
+def merge_p(be: Any, values: Any, *, perm: Any, indptr: Any, pattern: Any) -> Any:
+    """Values (nnz, *D) summed onto `pattern`: over each run of values[perm]."""
+    return be.sum_runs(values, perm, indptr)
+
+
+@primitive(promote="none")
+def unmerge_p(be: Any, x: Any, *, perm: Any, indptr: Any, pattern: Any) -> Any:
+    """The transpose of `merge_p`: every entry takes the row of its run, kept on `pattern`."""
+
+    def build() -> Any:
+        runs = be.expand(indptr, int(perm.size))
+        out = be.xp.empty_like(runs)
+        out[perm] = runs
+        return out
+
+    return be.gather(x, pattern.cached("merge_slots", build))
+
+
+merge_p.defvjp(
+    values=lambda g, perm, indptr, pattern: unmerge_p(g, perm=perm, indptr=indptr, pattern=pattern)
+)
+unmerge_p.defvjp(
+    x=lambda g, perm, indptr, pattern: merge_p(g, perm=perm, indptr=indptr, pattern=pattern)
+)
+
+
+@primitive(promote="none")
 def entries_p(xp: Any, x: Any, *, pattern: Any) -> Any:
     """Elements (nnz, *D) of a dense x (*sparse, *D) at the entries of a pattern."""
     return x[pattern.coords]
@@ -40,8 +66,7 @@ def put_entries_p(be: Any, values: Any, *, pattern: Any) -> Any:
     cells = 1
     for n in shape:
         cells *= n
-    out = be.xp.zeros((cells, *values.shape[1:]), values.dtype)
-    be.scatter_add(out, plan.flat_index(pattern, shape), values)
+    out = be.put_rows(values, plan.flat_index(pattern, shape), cells)
     return out.reshape(*shape, *values.shape[1:])
 
 
@@ -107,15 +132,9 @@ def coalesce(A: Any) -> Any:
 
 def apply_merge(values: Any, merge: plan.Merge) -> Any:
     """Values (nnz, *D) summed onto the pattern of a plan."""
-    if merge.perm is not None:
-        # A permutation: where there will be a gradient, its inverse saves a sum by index.
-        inverse = (
-            merge.pattern.cached("merge_inverse", lambda: invert(merge.perm))
-            if values.requires_grad
-            else None
-        )
-        values = reorder_p(values, perm=merge.perm, inverse=inverse)
-    return values if merge.indptr is None else segment_sum_p(values, indptr=merge.indptr)
+    if merge.perm is None:
+        return values if merge.indptr is None else segment_sum_p(values, indptr=merge.indptr)
+    return merge_p(values, perm=merge.perm, indptr=merge.indptr, pattern=merge.pattern)
 
 
 def first_of_each(A: Any) -> Any:

@@ -125,6 +125,10 @@ def intersection(a: Pattern, b: Pattern) -> Intersection:
 def locate(entries: Pattern, target: Pattern) -> tuple[Array, Array]:
     """Where each entry of `entries` lies in the coalesced `target`: positions (nnz,), 0 where
     it is absent, and whether it is there (nnz,)."""
+    return remember("locate", (entries, target), lambda: _locate(entries, target))
+
+
+def _locate(entries: Pattern, target: Pattern) -> tuple[Array, Array]:
     merged = coalesce(entries)
     shared = intersection(merged.pattern, target)
     xp = entries.core.backend.xp

@@ -135,7 +135,62 @@ def check_log_grad(cp, **options):
     return check_grad(cp, logarithm=True, **options)
 
 
+def few_numbers(rng, shape):
+    return rng.integers(-2, 2, shape).astype("f")
+
+
+def absent_zeros(segments):
+    return np.arange(segments) % 3 * 1000  # none in every third segment
+
+
+def check_largest_of_few(cp, dtype="float32", numbers=few_numbers, **options):
+    """Also the zeros of absent entries; 0 of nothing at all."""
+    drawn_ = drawn(cp, dtype=dtype, numbers=numbers, **options)
+    (values,), (there,), offsets, offsets_there = drawn_
+    absent = absent_zeros(offsets.size - 1)
+    got = segment.reduce(
+        there, offsets_there, segment.LARGEST, absent=cp.asarray(absent), dtype=dtype
+    ).get()
+    x = load(values, dtype)
+    for i, run in enumerate(runs(offsets)):
+        zeros = np.zeros((int(absent[i] > 0 or run.start == run.stop), *x.shape[1:]))
+        wanted = np.concatenate((x[run], zeros)).max(0)
+        np.testing.assert_array_equal(load(got[i], dtype), wanted)
+    return got
+
+
+def check_largest_grad(cp, dtype="float32", numbers=few_numbers, **options):
+    """Ties, and absent zeros, get equal shares."""
+    drawn_ = drawn(cp, dtype=dtype, numbers=numbers, **options)
+    (values,), (there,), offsets, offsets_there = drawn_
+    absent = absent_zeros(offsets.size - 1)
+    zeros = cp.asarray(absent)
+    top = segment.reduce(there, offsets_there, segment.LARGEST, absent=zeros, dtype=dtype)
+    g = draw(np.random.default_rng(3), top.shape, dtype)
+    out = segment.largest_grad(cp.asarray(g), there, top, offsets_there, zeros, dtype=dtype).get()
+    x, top, g = (load(a, dtype) for a in (values, top.get(), g))
+    for i, run in enumerate(runs(offsets)):
+        hit = x[run] == top[i]
+        share = g[i] / np.maximum(hit.sum(0) + (top[i] == 0) * absent[i], 1)
+        close(out[run], hit * share, hit * np.abs(share), dtype)
+    return out
+
+
+def check_spread(cp, dtype="float32", **options):
+    """Each entry takes the row of its segment."""
+    (_,), (_,), offsets, offsets_there = drawn(cp, dtype=dtype, **options)
+    dense = options.get("dense", ())
+    x = draw(np.random.default_rng(2), (offsets.size - 1, *dense), dtype)
+    out = segment.spread(cp.asarray(x), offsets_there, int(offsets[-1])).get()
+    assert out.dtype == x.dtype
+    assert (out == np.repeat(x, np.diff(offsets), axis=0)).all()
+    return out
+
+
 CHECKS = {
+    "largest of few": check_largest_of_few,
+    "largest_grad": check_largest_grad,
+    "spread": check_spread,
     "sum": check_sum,
     "largest": check_largest,
     "logsumexp": check_logsumexp,
@@ -208,6 +263,29 @@ def test_same_every_time(cp, check):
     same_every_time(lambda: check(cp, lengths="long and wide", dense=(8,)))
 
 
+def test_the_gradient_of_nan_is_zero(cp):
+    def numbers(rng, shape):
+        return np.where(rng.random(shape) < 0.5, np.nan, 1.0)
+
+    check_largest_grad(cp, lengths="random", numbers=numbers)
+
+
+def test_integers_are_compared_with_absent_zeros(cp):
+    for dtype in INDEX:
+        values, offsets = cp.asarray([-3, -1, -2, 5], dtype), cp.asarray([0, 2, 2, 3, 4])
+        absent = cp.asarray([1, 0, 0, 7])
+        got = segment.reduce(values, offsets, segment.LARGEST, absent=absent)
+        assert got.tolist() == [0, 0, -2, 5]
+
+
+def test_spread_of_numbers_of_other_sizes(cp):
+    offsets = cp.asarray([0, 2, 3])
+    wide = cp.asarray([1, 2], "int64")
+    assert segment.spread(wide, offsets, 3).tolist() == [1, 1, 2]
+    assert segment.spread(wide.astype(bool), offsets, 3) is None
+    assert segment.spread(wide.astype("complex128"), offsets, 3) is None
+
+
 @pytest.mark.parametrize("index", INDEX)
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_expand(cp, lengths, index):
@@ -227,6 +305,7 @@ def test_launches(sim):
             (few, lambda x=x, offsets=offsets: segment.reduce(x, offsets, segment.SUM)),
             (many, lambda x=x, offsets=offsets: segment.softmax(x, offsets)),
             (many, lambda x=x, g=g, offsets=offsets: segment.softmax_grad(g, x, offsets)),
+            (1, lambda x=x, offsets=offsets: segment.spread(x, offsets, x.size)),
         ):
             with cudasim.record_launches() as launches:
                 run()
@@ -252,7 +331,20 @@ MUTANTS = [  # text, what replaces it, what notices
     ("offsets[low + probe] <= entry", "offsets[low + probe] < entry",
      lambda cp: check_sum(cp, lengths="exact")),
     ("o <<= 1", "o <<= 2", lambda cp: check_sum(cp, lengths="middling")),
-    ("empty ? A(0) :", "", lambda cp: check_logsumexp(cp, lengths="none")),
+    ("empty ? A(0) : log", "log", lambda cp: check_logsumexp(cp, lengths="none")),
+    ("if (absent > 0) return", "if (false) return",
+     lambda cp: check_largest_of_few(cp, lengths="random")),
+    ("return empty ? A(0) : top;", "return top;",
+     lambda cp: check_largest_of_few(cp, lengths="none")),
+    ("sg_with_zeros(result, false,", "(result, false,",
+     lambda cp: check_largest_of_few(cp, lengths="long", numbers=lambda _, n: -np.ones(n))),
+    ("missing() { return A(0) / A(0); }", "missing() { return A(0); }",
+     lambda cp: check_largest_grad(cp, lengths="random")),
+    ("wanted_or_null, piece.segment * width", "wanted_or_null, 0",
+     lambda cp: check_largest_grad(cp, lengths="long", numbers=None)),
+    ("A(absent[segment])", "A(1)", lambda cp: check_largest_grad(cp, lengths="random")),
+    ("? to : from;", "? from : from;", lambda cp: check_spread(cp, lengths="random")),
+    ("at - i * width);", "0);", lambda cp: check_spread(cp, lengths="random", dense=(3,))),
 ]  # fmt: skip
 
 

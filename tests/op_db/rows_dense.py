@@ -164,6 +164,12 @@ ROWS = [
            bilinear=True),
     OpCase("segment_softmax", sg.segment_softmax, ref_segment_softmax, segments,
            "segment_softmax_p"),
+    OpCase("segment_amax_grad",
+           lambda dy: segment.segment_amax_grad_p(
+               dy, values=np.array([3.0, 3, -1, 2, 0]), top=np.array([3.0, 0, 2, 0]),
+               indptr=np.array([0, 2, 2, 4, 5]), absent=np.array([0, 4, 1, 3])),
+           lambda dy: np.array([dy[0] / 2, dy[0] / 2, 0, dy[2], dy[3] / 4]),
+           lambda d: iter([((d.dense(4),), {})]), "segment_amax_grad_p", bilinear=True),
     OpCase("segment_softmax_grad",
            lambda dy, y: segment.segment_softmax_grad_p(dy, y, indptr=np.array([0, 2, 2, 5])),
            lambda dy, y: y * (dy - (dy * y).T @ np.repeat(np.eye(3)[[0, 2]], (2, 3), 0)

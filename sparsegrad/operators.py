@@ -21,28 +21,28 @@ class Operators(SharedMethods):
         return ufuncs.call(ufunc, method, inputs, options)
 
     def __add__(self, other: Any) -> Any:
-        return ops.elementwise.add_p.binary(self, other)
+        return add_p.binary(self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return ops.elementwise.add_p.binary(other, self)
+        return add_p.binary(other, self)
 
     def __sub__(self, other: Any) -> Any:
-        return ops.elementwise.sub_p.binary(self, other)
+        return sub_p.binary(self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return ops.elementwise.sub_p.binary(other, self)
+        return sub_p.binary(other, self)
 
     def __mul__(self, other: Any) -> Any:
-        return ops.elementwise.mul_p.binary(self, other)
+        return mul_p.binary(self, other)
 
     def __rmul__(self, other: Any) -> Any:
-        return ops.elementwise.mul_p.binary(other, self)
+        return mul_p.binary(other, self)
 
     def __truediv__(self, other: Any) -> Any:
-        return ops.elementwise.div_p.binary(self, other)
+        return div_p.binary(self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return ops.elementwise.div_p.binary(other, self)
+        return div_p.binary(other, self)
 
     def __pow__(self, other: Any) -> Any:
         return ops.elementwise.pow_p(self, other)
@@ -51,7 +51,7 @@ class Operators(SharedMethods):
         return ops.elementwise.pow_p(other, self)
 
     def __neg__(self) -> Any:
-        return ops.elementwise.neg_p.unary(self)
+        return neg_p.unary(self)
 
     def __abs__(self) -> Any:
         return ops.elementwise.abs_p(self)
@@ -224,3 +224,4 @@ def unpack(sizes: tuple[Any, ...]) -> Any:
 
 
 from sparsegrad import ops  # noqa: E402  (ops and tensors are the one import cycle)
+from sparsegrad.ops.elementwise import add_p, div_p, mul_p, neg_p, sub_p  # noqa: E402

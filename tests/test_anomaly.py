@@ -10,7 +10,8 @@ import pytest
 
 import sparsegrad as sg
 from sparsegrad.engine.graph import Node
-from sparsegrad.engine.primitive import Primitive, PrimitiveNode
+from sparsegrad.engine.node import PrimitiveNode
+from sparsegrad.engine.primitive import Primitive
 from sparsegrad.errors import AnomalyError
 
 

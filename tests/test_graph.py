@@ -422,7 +422,7 @@ def test_changing_a_leaf_under_no_grad() -> None:
     y = (x * x).sum()
     with sg.no_grad():
         x.sub_(0.1)
-    with pytest.raises(sg.GraphError, match=r"mul saved.*changed in place.*version 1, expected 0"):
+    with pytest.raises(sg.GraphError, match=r"mul saved.*changed in place"):
         y.backward()
 
 

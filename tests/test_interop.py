@@ -100,6 +100,12 @@ def test_matrices_of_other_libraries_are_not_guessed_at() -> None:
             call()
 
 
+def test_subclasses_of_arrays_become_plain_arrays() -> None:
+    sums = scipy.sparse.csr_matrix(np.eye(2)).sum(axis=0)  # an np.matrix, whose `*` is `@`
+    for x in (sg.tensor(sums), sg.from_numpy(sums), sg.Tensor(sums)):
+        assert type(x.data) is np.ndarray and (x * x).tolist() == [[1.0, 1.0]]
+
+
 def test_asarray_shares_memory() -> None:
     x = sg.tensor([1.0, 2.0])
     assert np.asarray(x) is x.data

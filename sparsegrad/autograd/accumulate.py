@@ -233,25 +233,22 @@ class _Algebra:
             a = a.plus(part)
         return a
 
-    def fresh(self, result: Any, g: Any, g_owned: bool, saved: Any) -> bool:
-        """Whether nobody but the engine holds the memory of a rule's result."""
-        if isinstance(result, SparseSum) or type(g) is list or type(saved) is tuple:
-            return False  # a tuple: a user's Function, which may return whatever it holds
+    def fresh(self, result: Any, g: Any, g_owned: bool, saved: Any, results: Any) -> bool:
+        """Whether nobody but the engine holds the memory of one of the results of a rule."""
+        if isinstance(result, SparseSum) or type(g) is list:
+            return False
         data = _memory(result)
         memory = _memory(g)
-        if owner(data) is data:  # owns its memory: new, unless it is g's or was saved
-            if data is memory:
-                return g_owned
-            return not any(_holds(s, data) for s in saved)
-        if owner(data) is not owner(memory) or not g_owned:
-            return False
-        return _writable(data)
-
-    def alone(self, results: Any, i: int) -> bool:
-        """Whether no other result of the same rules shares the memory of result `i`."""
-        own = owner(_memory(results[i]))
-        others = (r for j, r in enumerate(results) if j != i and r is not None)
-        return all(owner(_memory(r)) is not own for r in others)
+        own = owner(data)
+        if own is data:  # owns its memory: new, unless it is g's or was saved
+            new = g_owned if data is memory else not any(_holds(s, data) for s in saved)
+        else:
+            new = g_owned and own is owner(memory) and _writable(data)
+        # Memory that two edges share is nobody's own.
+        return new and (
+            len(results) == 1
+            or sum(r is not None and owner(_memory(r)) is own for r in results) <= 1
+        )
 
     def run_hooks(self, hooks: Iterable[Callable[..., Any]], g: Any) -> Any:
         """`g` after the user's hooks; a hook may give another gradient of the same shape."""

@@ -59,7 +59,7 @@ class _CheckpointNode(Node):
         found = graph.walk(
             roots, create_graph=create_graph, retain_graph=create_graph, capture=targets
         )
-        return [found[id(source), index] for source, index in targets]
+        return [found[place] for place in targets]
 
 
 def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -45,6 +45,7 @@ class _Saved(NamedTuple):
 class _FunctionNode(Node):
     __slots__ = ("ctx", "function", "n_out", "outs", "patterns", "positions")
 
+    foreign = True
     function: type[Function]
     ctx: FunctionContext
     positions: tuple[int, ...]  # arguments that have an edge

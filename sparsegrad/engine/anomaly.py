@@ -153,7 +153,7 @@ def _share(x: Any) -> str:
 def _input(node: Node, edge: int) -> str:
     if not isinstance(node, PrimitiveNode):
         return f"input {edge}"
-    op, position = node.primitive, node.plan.inputs[edge]
+    op, position = node.plan.op, node.plan.inputs[edge]
     return f"{op.variadic}[{position}]" if op.variadic else op.inputs[position]
 
 

@@ -45,9 +45,7 @@ def backward(
         roots, create_graph=create_graph, retain_graph=retain, capture=[p for p, _ in targets]
     )
     reached = {  # by tensor: one that is named twice counts once
-        id(tensor): (tensor, found[id(source), index])
-        for (source, index), tensor in targets
-        if found[id(source), index] is not None
+        id(tensor): (tensor, found[place]) for place, tensor in targets if found[place] is not None
     }.values()
     with set_grad_enabled(create_graph), quiet():
         graph.algebra.deposit([(tensor, g, False) for tensor, g in reached])
@@ -89,8 +87,8 @@ def grad(
         capture=targets,
     )
     results = []
-    for position, (tensor, (source, index)) in enumerate(zip(wanted, targets, strict=True)):
-        g = found[id(source), index]
+    for position, (tensor, place) in enumerate(zip(wanted, targets, strict=True)):
+        g = found[place]
         if g is None and not (allow_unused or materialize_grads):
             raise GraphError(
                 f"grad: input {position}, of shape {tuple(tensor.shape)}, was not used to compute "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -22,7 +21,8 @@ Cotangent = Any  # Tensor or SparseTensor
 
 
 class Version:
-    """Counts in-place changes of one storage; shared by all views of it."""
+    """When one storage was last changed in place: a number of the series that numbers nodes, so
+    that a node older than its inputs is stale. Shared by all views."""
 
     __slots__ = ("n",)
 
@@ -60,6 +60,7 @@ class Node:
     retains: dict[int, Any] | None  # output index -> weakref of the tensor
     out_versions: dict[int, Version] | None  # counters of outputs that have one
     origin: Any  # where it was called from: set in anomaly mode only
+    foreign = False  # a user's rule, which may return memory that the user holds
 
     def __init__(self, edges: Sequence[Edge], saved: Any) -> None:
         self.edges = edges
@@ -96,10 +97,8 @@ def origin_of(node: Node) -> Any:
     return getattr(node, "origin", None)
 
 
-# A place where cotangents arrive: (node, output index), or (leaf tensor, 0). Looked up by
-# identity: tensors compare elementwise.
+# A place where cotangents arrive: (node, output index), or (leaf tensor, 0). Both hash by identity.
 Place = tuple[Any, int]
-Key = tuple[int, int]
 
 
 class Algebra(Protocol):
@@ -113,8 +112,9 @@ class Algebra(Protocol):
     def conform(self, g: Cotangent, shape: tuple[int, ...], dtype: Any, op: str) -> Cotangent: ...
     def add(self, a: Cotangent, b: Cotangent, owned: bool) -> Cotangent: ...
     def settle(self, g: Cotangent) -> Cotangent: ...
-    def fresh(self, result: Cotangent, g: Any, g_owned: bool, saved: Any) -> bool: ...
-    def alone(self, results: Sequence[Cotangent | None], i: int) -> bool: ...
+    def fresh(
+        self, result: Cotangent, g: Any, g_owned: bool, saved: Any, results: Sequence[Any]
+    ) -> bool: ...
     def run_hooks(self, hooks: Iterable[Callable[..., Any]], g: Cotangent) -> Cotangent: ...
     def deposit(self, gradients: Iterable[tuple[Any, Cotangent, bool]]) -> None: ...
 
@@ -134,53 +134,54 @@ def walk(
     create_graph: bool,
     retain_graph: bool,
     capture: Sequence[Place] | None = None,
-) -> dict[Key, Cotangent]:
+) -> dict[Place, Cotangent]:
     """Run the rules from `roots` down, each node once, after all of its cotangents have arrived.
 
     Without `capture`, deposits into every leaf that requires a gradient and returns nothing. With
-    `capture`, visits only paths to those places and returns what arrived there, by
-    (id of the source, output index). Leaves are changed
+    `capture`, visits only paths to those places and returns what arrived there. Leaves are changed
     after the whole walk succeeded, never half-way.
     """
-    expand = None if capture is None else _on_path([source for (source, _), _ in roots], capture)
-    captured: dict[Key, Any] | None = None
-    if capture is not None:
-        captured = {(id(source), index): None for source, index in capture}
-    marked = {id(source) for source, _ in capture or ()}
-    inbox: dict[Any, list[Any]] = {}  # node -> per output: None or [cotangent, owned]
-    leaves: dict[int, list[Any]] = {}  # id(leaf) -> [cotangent, owned, leaf]
-    heap: list[tuple[int, Node]] = []
+    order, wanted = _route([source for (source, _), _ in roots], capture)
+    captured: dict[Place, Any] = dict.fromkeys(capture or ())
+    marked = {source for source, _ in captured}
+    # What has arrived where: a leaf or the first output of a node is its own key, another output
+    # is (node, index). Those in `owned` lie in memory that nobody but the engine holds.
+    arrived: dict[Any, Cotangent] = {}
+    owned: set[Any] = set()
     retained: list[tuple[Any, Cotangent]] = []
     add, conform, tensor_type = algebra.add, algebra.conform, algebra.tensor_type
 
-    def waiting(source: Any) -> list[Any]:
-        """What has arrived at a node, by output."""
-        slots = inbox[source] = [None] * source.n_out
-        heappush(heap, (-source.seq, source))
-        return slots
+    def shown(node: Node, gs: list[Any]) -> list[Any]:
+        """What arrived at a node, by output, after hooks; kept where that was asked for."""
+        for index, hooks in (node.hooks or {}).items():
+            if gs[index] is not None:
+                gs[index] = algebra.run_hooks(hooks.values(), gs[index])
+        for index, ref in (node.retains or {}).items():
+            tensor = ref()
+            if tensor is not None and gs[index] is not None:
+                retained.append((tensor, gs[index]))
+        for index, g in enumerate(gs):
+            if (node, index) in captured:
+                captured[node, index] = g
+        owned.discard(node)
+        return gs
 
-    def visit(node: Node, slots: list[Any]) -> None:
+    def visit(node: Node, g: Any) -> None:
         saved = node.saved
         if saved is FREED:
             raise GraphError(
                 f"backward: the values saved by {node.name} were freed by an earlier backward; "
                 "pass retain_graph=True to the first one to differentiate twice"
             )
-        if node.n_out == 1:
-            g, g_owned = slots[0]
-            if not isinstance(g, tensor_type):
-                g = algebra.settle(g)
-        else:
-            g = [None if held is None else algebra.settle(held[0]) for held in slots]
-            g_owned = False
-        edges = node.edges
-        wanted = None if expand is None else expand[node]
-        results = node.pull(g, wanted) if watch is None else watch.pull(node, g, wanted)
+        if not isinstance(g, tensor_type):
+            g = _settled(g)
+        live = None if wanted is None else wanted[node]
+        results = node.pull(g, live) if watch is None else watch.pull(node, g, live)
         if not retain_graph:
             node.saved = FREED
-        for i, (source, index, shape, dtype) in enumerate(edges):
+        for i, (source, index, shape, dtype) in enumerate(node.edges):
             result = results[i]
-            if result is None or (wanted is not None and not wanted[i]):
+            if result is None or (live is not None and not live[i]):
                 continue
             if not isinstance(result, tensor_type):
                 result = conform(result, shape, dtype, node.name)
@@ -188,62 +189,43 @@ def walk(
                 data = result.data
                 if data.shape != shape or data.dtype is not dtype:
                     result = conform(result, shape, dtype, node.name)
-            inner = isinstance(source, Node)
-            if inner:
-                arrived = inbox.get(source) or waiting(source)
-                held = arrived[index]
-            else:
-                held = leaves.get(id(source))
-            if held is not None:  # a sum is the engine's own
-                held[0] = add(held[0], result, held[1] and not create_graph)
-                held[1] = True
+            key = (source, index) if index else source
+            held = arrived.get(key)
+            if held is not None:
+                arrived[key] = add(held, result, key in owned and not create_graph)
+                owned.add(key)  # a sum is the engine's own
                 continue
+            arrived[key] = result
             # Who owns the first that arrives matters to leaves, and to rules that hand it on.
-            owned = False
-            if not inner or source.passes_g:
-                owned = algebra.fresh(result, g, g_owned, saved)
-                if owned and len(edges) > 1:  # memory that two edges share is nobody's own
-                    owned = algebra.alone(results, i)
-            if inner:
-                arrived[index] = [result, owned]
-            else:
-                leaves[id(source)] = [result, owned, source]
+            if not isinstance(source, Node) or source.passes_g:
+                mine = node in owned
+                if not node.foreign and algebra.fresh(result, g, mine, saved, results):
+                    owned.add(key)
 
     watch = anomaly.get()
     token, floats = recording.set(create_graph), silence(SILENT)
     casts = autocasting.set(None)  # rules run in the dtypes of the forward pass
     try:
         for (source, index), g in roots:
-            if isinstance(source, Node):
-                slots = inbox.get(source) or waiting(source)
-                held = slots[index]
-                slots[index] = [g if held is None else add(held[0], g, False), held is not None]
-            else:
-                held = leaves.get(id(source))
-                g = g if held is None else add(held[0], g, False)
-                leaves[id(source)] = [g, held is not None, source]
-        while heap:
-            node = heappop(heap)[1]
-            slots = inbox.pop(node)
-            if node.hooks is not None:
-                for index, hooks in node.hooks.items():
-                    if slots[index] is not None:
-                        slots[index] = [algebra.run_hooks(hooks.values(), slots[index][0]), False]
-            if node.retains is not None:
-                for index, ref in node.retains.items():
-                    tensor = ref()
-                    if tensor is not None and slots[index] is not None:
-                        retained.append((tensor, slots[index][0]))
-                        slots[index][1] = False
-            if captured is not None:
-                for index, held in enumerate(slots if id(node) in marked else ()):
-                    if held is not None and (id(node), index) in captured:
-                        captured[id(node), index] = held[0]
-                        held[1] = False
-                if node not in expand:  # type: ignore[operator]
+            key = (source, index) if index else source
+            if key in arrived:
+                g = add(arrived[key], g, False)
+                owned.add(key)
+            arrived[key] = g
+        for node in order:
+            g = arrived.pop(node, None)
+            if node.n_out > 1:
+                g = [g, *(arrived.pop((node, i), None) for i in range(1, node.n_out))]
+                if all(gi is None for gi in g):
                     continue
+            elif g is None:  # no rule sent anything here
+                continue
+            if node.hooks or node.retains or node in marked:
+                g = shown(node, g) if node.n_out > 1 else shown(node, [g])[0]
+            if wanted is not None and node not in wanted:
+                continue
             try:
-                visit(node, slots)
+                visit(node, g)
             except AnomalyError:
                 raise  # it says where
             except Exception as error:
@@ -251,23 +233,31 @@ def walk(
                 error.add_note(f"while differentiating {node.name}{origin and f', which{origin}'}")
                 raise
         if watch is not None:
-            for g, _, leaf in leaves.values():
+            for leaf, g in arrived.items():
                 watch.leaf(leaf, g)
-        return _finish(leaves, retained, captured, create_graph)
+        leaves = [(leaf, g, leaf in owned and not create_graph) for leaf, g in arrived.items()]
+        return _finish(leaves, retained, captured if capture is not None else None)
     finally:
         restore(floats)
         autocasting.reset(casts)
         recording.reset(token)
 
 
+def _settled(g: Any) -> Any:
+    """What arrived, a list for several outputs, as a rule can take it."""
+    if type(g) is list:
+        return [None if gi is None else algebra.settle(gi) for gi in g]
+    return algebra.settle(g)
+
+
 def _finish(
-    leaves: dict[int, list[Any]],
+    leaves: list[tuple[Any, Cotangent, bool]],
     retained: list[tuple[Any, Cotangent]],
-    captured: dict[Key, Any] | None,
-    create_graph: bool,
-) -> dict[Key, Cotangent]:
+    captured: dict[Place, Any] | None,
+) -> dict[Place, Cotangent]:
+    """Leaves and what arrived at them, and whether that is owned: hooks run, all handed out."""
     done = []
-    for g, owned, leaf in leaves.values():
+    for leaf, g, owned in leaves:
         if leaf.data.shape != g.shape:
             raise GraphError(
                 f"backward: a leaf has shape {leaf.data.shape}, its gradient {g.shape}: it was "
@@ -276,11 +266,11 @@ def _finish(
         hooks = leaf._leaf_hooks()
         if hooks:
             g, owned = algebra.run_hooks(hooks, g), False
-        done.append((leaf, g, owned and not create_graph))
+        done.append((leaf, g, owned))
     if captured is not None:
         for leaf, g, _ in done:
-            if (id(leaf), 0) in captured:
-                captured[id(leaf), 0] = g
+            if (leaf, 0) in captured:
+                captured[leaf, 0] = g
         return captured
     algebra.deposit([*((tensor, g, False) for tensor, g in retained), *done])
     for leaf, _, _ in done:
@@ -289,24 +279,32 @@ def _finish(
     return {}
 
 
-def _on_path(roots: Iterable[Any], targets: Sequence[Place]) -> dict[Any, list[bool] | None]:
-    """Nodes from which a target can be reached, with the edges that matter: None if all do."""
-    ends = {(id(source), index) for source, index in targets}
-    order = [source for source in roots if isinstance(source, Node)]
-    reached = set(order)
+def _route(
+    roots: Iterable[Any], targets: Sequence[Place] | None
+) -> tuple[list[Node], dict[Any, list[bool] | None] | None]:
+    """Nodes below `roots`, youngest first; and those from which a target can be reached, with which
+    of their edges matter. None stands for all edges, or all nodes."""
+    order = list(dict.fromkeys(source for source in roots if isinstance(source, Node)))
+    reached: set[Any] = set(order)
+    leaves = []
     for node in order:  # which grows meanwhile
-        for source, _, _, _ in node.edges:
-            if source not in reached and isinstance(source, Node):
+        for edge in node.edges:
+            source = edge[0]
+            if source not in reached:
                 reached.add(source)
-                order.append(source)
-    order.sort(key=attrgetter("seq"))  # inputs before what they feed
-    expand: dict[Any, list[bool] | None] = {}
-    for node in order:
-        hits = 0
-        for source, index, _, _ in node.edges:
-            hits += source in expand or (id(source), index) in ends
-        if hits == len(node.edges):
-            expand[node] = None
-        elif hits:
-            expand[node] = [e[0] in expand or (id(e[0]), e[1]) in ends for e in node.edges]
-    return expand
+                if isinstance(source, Node):
+                    order.append(source)
+                else:
+                    leaves.append(source)
+    order.sort(key=attrgetter("seq"), reverse=True)
+    if targets is None:
+        return order, None
+    ends = set(targets)
+    if all((leaf, 0) in ends for leaf in leaves):
+        return order, None
+    wanted: dict[Any, list[bool] | None] = {}
+    for node in reversed(order):  # inputs before what they feed
+        live = [e[0] in wanted or e[:2] in ends for e in node.edges]
+        if any(live):
+            wanted[node] = None if all(live) else live
+    return order, wanted

@@ -30,9 +30,9 @@ import numpy as np
 from sparsegrad import backends, dtypes
 from sparsegrad.backends.quiet import SILENT, restore, silence
 from sparsegrad.engine import node as nodes
-from sparsegrad.engine.graph import next_seq
+from sparsegrad.engine.graph import Edge
 from sparsegrad.engine.mode import recording
-from sparsegrad.engine.node import Meta, PrimitiveNode, versions_of
+from sparsegrad.engine.node import Meta, recorded
 from sparsegrad.engine.refusal import check_devices, complaint, explained
 from sparsegrad.engine.rules import (
     AUX,
@@ -45,6 +45,7 @@ from sparsegrad.engine.rules import (
     Rule,
     make_plan,
     parse,
+    ruled,
 )
 from sparsegrad.errors import SparsegradError
 from sparsegrad.memory import owner
@@ -55,6 +56,7 @@ registry: dict[str, Primitive] = {}
 
 _SCALARS = (int, float, bool, complex)
 _F4, _F8 = np.dtype(np.float32), np.dtype(np.float64)
+_ndarray = np.ndarray
 _NO_STATIC: dict[str, Any] = {}
 # The tensor class, handed over by `sparsegrad.tensor`: the engine does not import it.
 _Tensor: Any = None
@@ -67,9 +69,6 @@ def use_tensor_type(cls: Any, make: Callable[..., Any], convert: Callable[..., A
     global _Tensor, _make, _convert
     _Tensor, _make, _convert = cls, make, convert
     nodes.use_tensor_type(cls, make)
-
-
-_new_node = PrimitiveNode.__new__
 
 
 class Primitive:
@@ -102,7 +101,8 @@ class Primitive:
         self._defaults = {p.name: p.default for p in statics if p.default is not p.empty}
         self.rules: list[Rule] = []
         self.sparse: Callable[..., Any] | None = None
-        self._plans: dict[tuple[int, int], Plan | None] = {}
+        self._ruled = 0  # inputs that have a rule, one bit each
+        self._plans: dict[int, Plan] = {}
         self._plain = not aux and not outputs
         self._simple = self._plain and not view and self._takes_xp
         self.passes_g = view or passes_g
@@ -132,6 +132,7 @@ class Primitive:
             takes_sparse = sparse_g if isinstance(sparse_g, bool) else name in sparse_g
             self.rules.append(parse(self, (name,), rule, name == self.variadic, takes_sparse))
         self._plans.clear()
+        self._ruled = ruled(self)
         return self
 
     def defsparse(self, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,9 +142,8 @@ class Primitive:
 
     # ---- the call ------------------------------------------------------------------------------
     def __call__(self, *args: Any, **static: Any) -> Any:
-        watched = _watched  # which another thread may change
-        if watched is not None:
-            return watched(self, args, static)
+        if _watched is not None:
+            return _watched(self, args, static)
         if self._simple and not static and _straight:
             if len(args) == 2:
                 return _binary(self, *args)
@@ -237,7 +237,8 @@ class Primitive:
         if self._plain:
             if type(result) is not np.ndarray and isinstance(result, np.generic):
                 result = np.asarray(result)
-            if needs and recording.get() and result.dtype.kind in "fcV":  # V: bfloat16
+            # "V": bfloat16
+            if needs & self._ruled and recording.get() and result.dtype.kind in "fcV":
                 out = self._record(args, static, needs, (result,), ())
             else:
                 out = _make(result, None, 0)
@@ -246,7 +247,7 @@ class Primitive:
             return out
         n = len(self.outputs) or 1
         outs = tuple(np.asarray(r) if isinstance(r, np.generic) else r for r in result[:n])
-        if needs and recording.get():
+        if needs & self._ruled and recording.get():
             tensors = self._record(args, static, needs, outs, result[n:])
         else:
             tensors = tuple(_make(r, None, 0) for r in outs)
@@ -257,26 +258,17 @@ class Primitive:
     ) -> Any:
         if len(args) < len(self.inputs):  # optional inputs that were left out
             args = (*args, *(None,) * (len(self.inputs) - len(args)))
-        key = (len(args), needs)
-        try:
-            plan = self._plans[key]
-        except KeyError:
-            plan = self._plans[key] = make_plan(self, *key)
-        if plan is None:
-            made = tuple(_make(r, None, 0) for r in outs)
-            return made[0] if self._plain else made
+        key = 1 << len(args) | needs & self._ruled
+        plan = self._plans.get(key) or self._plan(key)
         edges = []
         for i in plan.inputs:
             a = args[i]
             data = a.data
             edges.append((a._node or a, a._index, data.shape, data.dtype))
         saved = []
-        counted = False
         for kind, which in plan.saves:
             if kind == INPUT:
-                a = args[which]
-                saved.append(a)
-                counted = counted or getattr(a, "_version", None) is not None
+                saved.append(args[which])
             elif kind == OUT:
                 saved.append(outs[which])
             elif kind == STATIC:
@@ -287,19 +279,9 @@ class Primitive:
                 saved.append(aux[which])
             elif kind == XS:
                 saved.append(args)
-                counted = True
             else:
                 saved.append(tuple(_meta(a) for a in args))
-        node = _new_node(PrimitiveNode)  # one per op: `__init__` would cost as much as the rest
-        node.edges = edges
-        node.saved = saved
-        node.seq = next_seq()
-        node.hooks = node.retains = node.out_versions = None
-        node.primitive = self
-        node.plan = plan
-        node.versions = versions_of(saved, plan.tensors) if counted else None
-        node.n_out = 1
-        node.passes_g = self.passes_g
+        node = recorded(plan, edges, saved)
         if self._plain:
             return _make(outs[0], node, 0)
         if len(outs) == 1:
@@ -307,6 +289,12 @@ class Primitive:
         node.n_out = len(outs)
         node.outs_meta = [Meta(r.shape, r.dtype) for r in outs]
         return tuple([_make(r, node, i) for i, r in enumerate(outs)])
+
+    def _plan(self, key: int) -> Plan:
+        """What is kept and run, by inputs that need gradients: bits under a leading one, which
+        says how many inputs there are."""
+        plan = self._plans[key] = make_plan(self, key.bit_length() - 1, key)
+        return plan
 
     # ---- arguments that need more than the fast path -------------------------------------------
     def _foreign(self, args: Any, static: dict[str, Any]) -> Any:
@@ -383,18 +371,23 @@ def _unary(self: Primitive, a: Any) -> Any:
     if isinstance(a, _Tensor):
         x = a.data
         dtype = x.dtype
-        if (dtype is _F4 or dtype is _F8) and type(x) is np.ndarray:
+        if (dtype is _F4 or dtype is _F8) and type(x) is _ndarray:
+            forward = self.forward
             token = silence(SILENT)
             try:
-                out = self.forward(np, x)
+                out = forward(np, x)
             except Exception:
                 return self._general((a,), _NO_STATIC)  # which says what is wrong
             finally:
                 restore(token)
-            if type(out) is not np.ndarray:
+            if type(out) is not _ndarray:
                 out = np.asarray(out)
-            if a._requires_grad and recording.get():
-                return self._record((a,), _NO_STATIC, 1, (out,), ())
+            if a._requires_grad and recording.get() and self._ruled:
+                plan = self._plans.get(3) or self._plan(3)
+                if plan.kept is None:
+                    return self._record((a,), _NO_STATIC, 1, (out,), ())
+                edges = ((a._node or a, a._index, x.shape, dtype),)
+                return _make(out, recorded(plan, edges, plan.kept((a, out))), 0)
             return _make(out, None, 0)
     return self._general((a,), _NO_STATIC)
 
@@ -406,23 +399,38 @@ def _binary(self: Primitive, a: Any, b: Any) -> Any:
         needs = a._requires_grad
         if isinstance(b, _Tensor):
             y = b.data
-            alike = y.dtype is dtype and type(y) is np.ndarray
-            needs += 2 * b._requires_grad
+            alike = y.dtype is dtype and type(y) is _ndarray
+            if b._requires_grad:
+                needs += 2
         else:
             y = b
             alike = type(b) is float or type(b) is int
-        if alike and (dtype is _F4 or dtype is _F8) and type(x) is np.ndarray:
+        if alike and (dtype is _F4 or dtype is _F8) and type(x) is _ndarray:
+            forward = self.forward
             token = silence(SILENT)
             try:
-                out = self.forward(np, x, y)
+                out = forward(np, x, y)
             except Exception:
                 return self._general((a, b), _NO_STATIC)
             finally:
                 restore(token)
-            if type(out) is not np.ndarray:
+            if type(out) is not _ndarray:
                 out = np.asarray(out)
-            if needs and recording.get():
-                return self._record((a, b), _NO_STATIC, needs, (out,), ())
+            if needs and recording.get() and (needs := needs & self._ruled):
+                plan = self._plans.get(4 | needs) or self._plan(4 | needs)
+                if plan.kept is None:
+                    return self._record((a, b), _NO_STATIC, needs, (out,), ())
+                edges: tuple[Edge, ...]
+                if needs == 1:
+                    edges = ((a._node or a, a._index, x.shape, dtype),)
+                elif needs == 2:
+                    edges = ((b._node or b, b._index, y.shape, dtype),)
+                else:
+                    edges = (
+                        (a._node or a, a._index, x.shape, dtype),
+                        (b._node or b, b._index, y.shape, dtype),
+                    )
+                return _make(out, recorded(plan, edges, plan.kept((a, b, out))), 0)
             return _make(out, None, 0)
     return self._general((a, b), _NO_STATIC)
 

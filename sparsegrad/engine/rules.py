@@ -6,12 +6,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from sparsegrad.engine.primitive import Primitive
 
-__all__ = ["AUX", "INPUT", "META", "OUT", "STATIC", "XS", "XS_META", "Plan", "Rule", "Step"]
+__all__ = ["AUX", "INPUT", "META", "OUT", "STATIC", "XS", "XS_META", "Plan", "Rule"]
 
 # Where a value that a rule asks for comes from.
 INPUT, META, STATIC, OUT, AUX, XS, XS_META = range(7)
@@ -27,26 +28,31 @@ class Rule(NamedTuple):
     sparse_g: bool
 
 
-class Step(NamedTuple):
-    """One rule of one call: where its arguments lie in `saved`, and which edges it serves."""
-
-    fn: Callable[..., Any]
-    slots: tuple[int, ...]
-    edges: tuple[int | None, ...]  # per input of the rule: its edge, None if not needed
-    joint: bool
-    needs: bool
-    sparse_g: bool
+# Rules of one call, as plain tuples: they are unpacked whenever a walk comes by.
+# A rule of one input: its edge, the function, where its arguments lie in `saved`, whether it takes
+# a sparse cotangent.
+Single = tuple[int, Callable[..., Any], tuple[int, ...], bool]
+# A joint one: the edge of each of its inputs, None if that needs no gradient; the function, its
+# arguments; whether it is told which are needed; whether it takes a sparse cotangent.
+Joint = tuple[tuple[int | None, ...], Callable[..., Any], tuple[int, ...], bool, bool]
 
 
-@dataclass(slots=True)  # attributes of a NamedTuple take longer to read
+@dataclass(slots=True)
 class Plan:
     """What one combination of inputs that need gradients keeps and runs."""
 
+    op: Primitive
+    passes_g: bool
     inputs: tuple[int, ...]  # argument positions that get an edge
     saves: tuple[tuple[int, Any], ...]  # (kind, which) per saved slot
+    # From (*inputs, *outputs) to what is saved; None where a rule asks for more.
+    kept: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
     tensors: tuple[int, ...]  # slots that hold input tensors (checked for in-place changes)
     outs: tuple[tuple[int, int], ...]  # (slot, output index) of saved outputs
-    steps: tuple[Step, ...]
+    lone: Callable[..., Any] | None  # the only rule, of one input and one output
+    singles: tuple[Single, ...]
+    joints: tuple[Joint, ...]
+    sparse: tuple[int, ...]  # edges whose rules take a sparse cotangent
 
 
 def parse(
@@ -76,15 +82,21 @@ def parse(
     return Rule(fn, names, wants[1:], joint, sparse_g)
 
 
-def make_plan(op: Primitive, n_args: int, needs: int) -> Plan | None:
+def ruled(op: Primitive) -> int:
+    """Inputs that have a rule, one bit each; all bits for variadic ones."""
+    names = {name for rule in op.rules for name in rule.inputs}
+    if op.variadic:
+        return -1 if op.variadic in names else 0
+    return sum(1 << i for i, name in enumerate(op.inputs) if name in names)
+
+
+def make_plan(op: Primitive, n_args: int, needs: int) -> Plan:
     """The plan of a call with `n_args` inputs of which the bits of `needs` need gradients."""
-    names = (op.variadic,) * n_args if op.variadic else op.inputs
-    ruled = {name for rule in op.rules for name in rule.inputs}
-    inputs = tuple(i for i in range(n_args) if needs >> i & 1 and names[i] in ruled)
-    if not inputs:
-        return None
+    inputs = tuple(i for i in range(n_args) if needs >> i & 1)
     saves: dict[tuple[int, Any], int] = {}
-    steps = []
+    singles: list[Single] = []
+    joints: list[Joint] = []
+    sparse: list[int] = []
     for rule in op.rules:
         if op.variadic:
             positions = list(range(n_args))
@@ -95,15 +107,37 @@ def make_plan(op: Primitive, n_args: int, needs: int) -> Plan | None:
         wants = [w for w in rule.wants if w != "needs"]
         slots = tuple(saves.setdefault(_source(op, w), len(saves)) for w in wants)
         edges = tuple(inputs.index(i) if i in inputs else None for i in positions)
-        steps.append(Step(rule.fn, slots, edges, rule.joint, "needs" in rule.wants, rule.sparse_g))
+        if rule.joint:
+            joints.append((edges, rule.fn, slots, "needs" in rule.wants, rule.sparse_g))
+        else:
+            singles.append((inputs.index(positions[0]), rule.fn, slots, rule.sparse_g))
+        if rule.sparse_g:
+            sparse += [e for e in edges if e is not None]
     kinds = list(saves)
+    kept = None
+    if n_args == len(op.inputs) and all(kind in (INPUT, OUT) for kind, _ in kinds):
+        kept = _picker([which if kind == INPUT else n_args + which for kind, which in kinds])
+    alone = len(singles) == 1 and not joints and not op.outputs
     return Plan(
+        op,
+        op.passes_g,
         inputs,
         tuple(kinds),
+        kept,
         tuple(s for s, (kind, _) in enumerate(kinds) if kind in (INPUT, XS)),
         tuple((s, which) for s, (kind, which) in enumerate(kinds) if kind == OUT),
-        tuple(steps),
+        singles[0][1] if alone else None,
+        tuple(singles),
+        tuple(joints),
+        tuple(sparse),
     )
+
+
+def _picker(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """A function from a tuple to the tuple of its items at these places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
 
 
 def _source(op: Primitive, want: str) -> tuple[int, Any]:

@@ -43,7 +43,7 @@ __all__ = [
 # ---- arithmetic --------------------------------------------------------------------------------
 @primitive
 def add_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.add(a, b)
+    return a + b
 
 
 add_p.defvjp(a=lambda g: g, b=lambda g: g, sparse_g=True)
@@ -51,7 +51,7 @@ add_p.defvjp(a=lambda g: g, b=lambda g: g, sparse_g=True)
 
 @primitive
 def sub_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.subtract(a, b)
+    return a - b
 
 
 sub_p.defvjp(a=lambda g: g, b=lambda g: -g, sparse_g=True)
@@ -59,7 +59,7 @@ sub_p.defvjp(a=lambda g: g, b=lambda g: -g, sparse_g=True)
 
 @primitive
 def mul_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.multiply(a, b)
+    return a * b
 
 
 mul_p.defvjp(a=lambda g, b: g * b, b=lambda g, a: g * a, sparse_g=True)
@@ -67,7 +67,7 @@ mul_p.defvjp(a=lambda g, b: g * b, b=lambda g, a: g * a, sparse_g=True)
 
 @primitive(promote="float")
 def div_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.true_divide(a, b)
+    return a / b
 
 
 div_p.defvjp(a=lambda g, b: g / b, b=lambda g, out, b: -(g * (out / b)), sparse_g=True)
@@ -75,7 +75,7 @@ div_p.defvjp(a=lambda g, b: g / b, b=lambda g, out, b: -(g * (out / b)), sparse_
 
 @primitive
 def neg_p(xp: Any, x: Any) -> Any:
-    return xp.negative(x)
+    return -x
 
 
 neg_p.defvjp(x=lambda g: -g, sparse_g=True)
@@ -158,7 +158,7 @@ def tanh_grad_p(xp: Any, dy: Any, y: Any) -> Any:
     return dy * (1 - y * y)
 
 
-tanh_p.defvjp(x=lambda g, out: tanh_grad_p(g, out), sparse_g=True)
+tanh_p.defvjp(x=lambda g, out: tanh_grad_p.binary(g, out), sparse_g=True)
 tanh_grad_p.defvjp(dy=lambda g, y: tanh_grad_p(g, y), y=lambda g, dy, y: g * dy * (-2 * y))
 
 

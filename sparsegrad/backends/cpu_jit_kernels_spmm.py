@@ -201,6 +201,38 @@ def _two_vectors(none, t, cuts, indptr, indices, positions, values, step, x, out
 
 
 @kernel(_SHAPE)
+def spmm_few(ticket, cuts, indptr, indices, positions, values, step, x, out):
+    """Rows of two or three numbers, which no vector is as short as, without heads."""
+    m, k, by, nnz = uint64(indptr.size - 1), uint64(x.shape[2]), uint64(step), uint64(indices.size)
+    xs, outs, scales, third = x.ravel(), out.ravel(), values.ravel(), uint64(x.shape[2]) - _1
+    far_x = far(x)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        owned, first, last = uint64(cuts[t, 0]), uint64(cuts[t, 1]), uint64(cuts[t + 1, 1])
+        i, stop, e = owned, uint64(cuts[t + 1, 0]), first
+        if first < min(uint64(indptr[owned]), last):
+            i -= _1
+        while i < stop:
+            end = min(uint64(indptr[i + _1]), last)
+            c0 = c1 = c2 = x.dtype.type(0)
+            while e < end:
+                if far_x and e + _AHEAD_NARROW < nnz:
+                    prefetch(xs, uint64(indices[e + _AHEAD_NARROW]) * k)
+                a, b = scales[place(positions, e, by)], uint64(indices[e]) * k
+                c0 += a * xs[b]
+                c1 += a * xs[b + _1]
+                c2 += a * xs[b + third]  # of two numbers the second again
+                e += _1
+            row = (i if i >= owned else m + uint64(t)) * k
+            outs[row] = c0
+            outs[row + _1] = c1
+            outs[row + third] = c2
+            i += _1
+
+
+@kernel(_SHAPE)
 def spmm_heads(ticket, cuts, indptr, indices, positions, values, step, x, out):
     """As `spmm_narrow`, with several heads: four of them in one pass over the entries of a row."""
     k = uint64(x.shape[2])

@@ -24,7 +24,7 @@ __all__ = ["Reached", "few", "reached", "rows"]
 # Work on a row that is kept apart from the others costs two to three times as much.
 _FEW = 4  # as many times the rows of an index must there be to keep those apart
 _STILL_FEW = 2  # the same of rows in a product of such rows
-_SMALL = 1 << 14  # elements of a gradient that is cheap in any form
+_SMALL = 1 << 15  # elements of a gradient that is cheap in any form
 _TAKEN = 64  # multiplications that cost as much as taking an entry out of its matrix
 
 _ROWS: OrderedDict[tuple[int, bytes], Pattern] = OrderedDict()

@@ -1,4 +1,8 @@
-"""The CUDA devices: which there are, memory, waiting. CuPy is imported at the first use.
+"""The CUDA devices: which there are, memory, waiting, time. CuPy is imported at the first use.
+
+Names and arguments are PyTorch's. A device is named "cuda:1" or 1; None and "cuda" mean the one
+that `set_device` chose. Without a usable GPU everything but `is_available`, `problem` and
+`device_count` is a DeviceError with the reason.
 
 >>> import sparsegrad as sg
 >>> sg.cuda.is_available() or sg.cuda.problem() is not None
@@ -8,7 +12,9 @@ True
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,12 +22,16 @@ from sparsegrad import backends, random
 from sparsegrad.device import Device
 
 __all__ = [
+    "DeviceProperties",
+    "Event",
     "current_device",
     "describe",
+    "device",
     "device_count",
     "empty_cache",
     "get_device_capability",
     "get_device_name",
+    "get_device_properties",
     "get_rng_state",
     "is_available",
     "manual_seed",
@@ -31,10 +41,14 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "problem",
+    "reset_peak_memory_stats",
     "set_device",
     "set_rng_state",
     "synchronize",
 ]
+
+
+_Which = int | str | Device | None
 
 
 def is_available() -> bool:
@@ -62,14 +76,42 @@ def set_device(device: int | str | Device) -> None:
     _opened().use(_named(device))
 
 
-def get_device_name(device: int | str | Device = "cuda") -> str:
+@contextmanager
+def device(device: int | str | Device) -> Iterator[None]:
+    """`set_device` for the length of a `with` block."""
+    before = current_device()
+    set_device(device)
+    try:
+        yield
+    finally:
+        set_device(before)
+
+
+class DeviceProperties(NamedTuple):
+    """What a card is: name, compute capability (major, minor), bytes, multiprocessors."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+
+
+def get_device_properties(device: _Which = None) -> DeviceProperties:
+    """What a device is. DeviceError for one there is not."""
+    card = _opened().runtime.getDeviceProperties(_number(device))
+    facts = (card[key] for key in ("major", "minor", "totalGlobalMem", "multiProcessorCount"))
+    return DeviceProperties(card["name"].decode(), *map(int, facts))
+
+
+def get_device_name(device: _Which = None) -> str:
     """What a device is called. DeviceError for one there is not."""
-    return _properties(device)[0]
+    return get_device_properties(device).name
 
 
-def get_device_capability(device: int | str | Device = "cuda") -> tuple[int, int]:
+def get_device_capability(device: _Which = None) -> tuple[int, int]:
     """The compute capability of a device: (9, 0) for sm_90. DeviceError for one there is not."""
-    return _properties(device)[1]
+    return get_device_properties(device)[1:3]
 
 
 def describe() -> dict[str, str]:
@@ -77,39 +119,86 @@ def describe() -> dict[str, str]:
     return _opened().describe()
 
 
-def synchronize() -> None:
-    """Wait for all work on the current device.
+def synchronize(device: _Which = None) -> None:
+    """Wait for all work on a device.
 
     Raises PatternError if an index that was used before lies outside its bounds.
     """
-    _opened().synchronize()
+    with _on(device):
+        _opened().synchronize()
 
 
-def memory_allocated() -> int:
-    """Bytes of the current device that arrays occupy."""
-    return _opened().memory_in_use()
+class Event:
+    """A point in the work of the device that "cuda" means, for measuring:
+
+        start, end = sg.cuda.Event(enable_timing=True), sg.cuda.Event(enable_timing=True)
+        start.record()
+        A @ x
+        end.record()
+        end.synchronize()
+        start.elapsed_time(end)  # milliseconds
+
+    Nothing waits but `synchronize`.
+    """
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        with _on(None):  # an event belongs to the device that it is made on
+            self._device = current_device()
+            self._event = _opened().cupy.cuda.Event(disable_timing=not enable_timing)
+
+    def record(self) -> None:
+        """Put it behind the work that was asked for so far, on the current stream."""
+        with _on(self._device):
+            _opened().cupy.cuda.get_current_stream().record(self._event)
+
+    def query(self) -> bool:
+        """Whether the device has come to it."""
+        return bool(self._event.done)
+
+    def synchronize(self) -> None:
+        """Wait until the device has come to it."""
+        self._event.synchronize()
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds from this one to another; both have timing and the device has come to both,
+        else RuntimeError."""
+        return float(_opened().cupy.cuda.get_elapsed_time(self._event, end._event))
 
 
-def memory_reserved() -> int:
-    """Bytes that CuPy's pool has taken from the current device: those of arrays, and free blocks
-    that it keeps for the next ones."""
-    return _opened().memory_held()
+def memory_allocated(device: _Which = None) -> int:
+    """Bytes of a device that arrays occupy."""
+    with _on(device):
+        return _opened().memory_in_use()
 
 
-def mem_get_info() -> tuple[int, int]:
-    """Bytes of the current device that are free, whoever uses the others, and all of them."""
-    return _opened().memory_info()
+def memory_reserved(device: _Which = None) -> int:
+    """Bytes that CuPy's pool has taken from a device: those of arrays, and free blocks that it
+    keeps for the next ones."""
+    with _on(device):
+        return _opened().memory_held()
 
 
-def max_memory_allocated() -> int:
-    """Bytes that CuPy's pool has taken from the current device: the most that arrays and cached
-    blocks have occupied since `empty_cache`, which is an upper bound of what arrays did."""
-    return _opened().memory_held()
+def mem_get_info(device: _Which = None) -> tuple[int, int]:
+    """Bytes of a device that are free, whoever uses the others, and all of them."""
+    with _on(device):
+        return _opened().memory_info()
+
+
+def max_memory_allocated(device: _Which = None) -> int:
+    """Bytes that CuPy's pool has taken from a device: the most that arrays and cached blocks have
+    occupied since `empty_cache`, which is an upper bound of what arrays did."""
+    return memory_reserved(device)
+
+
+def reset_peak_memory_stats(device: _Which = None) -> None:
+    """Let `max_memory_allocated` start from what arrays occupy now, by giving back the rest."""
+    with _on(device):
+        _opened().release_memory()
 
 
 def empty_cache() -> None:
-    """Give blocks that no array occupies back to the device."""
-    _opened().release_memory()
+    """Give blocks that no array occupies back to the device that "cuda" means."""
+    reset_peak_memory_stats()
 
 
 def manual_seed(seed: int) -> None:
@@ -144,10 +233,16 @@ def _opened() -> Any:
     return _backend()
 
 
-def _named(device: int | str | Device) -> str | Device:
+def _named(device: _Which) -> str | Device:
+    if device is None:
+        return "cuda"
     return f"cuda:{device}" if isinstance(device, int) else device
 
 
-def _properties(device: int | str | Device) -> tuple[str, tuple[int, int]]:
-    opened = _opened()
-    return opened.properties(opened.index(_named(device)))
+def _number(device: _Which) -> int:
+    return _opened().index(_named(device))
+
+
+def _on(device: _Which) -> Any:
+    """A context in which CuPy works on a device."""
+    return _opened().cupy.cuda.Device(_number(device))

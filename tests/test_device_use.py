@@ -258,6 +258,9 @@ def test_namespace(device: str) -> None:
     assert 0 < free <= total
     assert sg.cuda.get_device_name(device) in sg.cuda.describe()["devices"]
     assert sg.cuda.get_device_capability() >= (7, 0)
+    card = sg.cuda.get_device_properties(device)
+    assert (card.name, card[1:3]) == (sg.cuda.get_device_name(), sg.cuda.get_device_capability())
+    assert card.total_memory == total and card.multi_processor_count > 0
     with pytest.raises(sg.DeviceError, match="cuda:99"):
         sg.cuda.get_device_name(99)
     sg.cuda.synchronize()
@@ -266,6 +269,37 @@ def test_namespace(device: str) -> None:
     assert sg.ones(1, device="auto").device.type == "cuda"
     known = {"devices", "driver", "runtime", "libraries", "cupy", "kernels"}
     assert set(sg.cuda.describe()) == known
+
+
+def test_functions_take_a_device_as_in_pytorch(device: str) -> None:
+    number = sg.ones(1, device=device).device.index
+    for where in (None, number, device, sg.device("cuda", number)):
+        sg.cuda.synchronize(where)
+        assert sg.cuda.memory_reserved(where) >= sg.cuda.memory_allocated(where) >= 0
+        assert sg.cuda.max_memory_allocated(where) >= 0
+        assert sg.cuda.mem_get_info(where)[1] > 0
+        sg.cuda.reset_peak_memory_stats(where)
+    with sg.cuda.device(number):
+        assert sg.cuda.current_device() == number
+    for ask in (sg.cuda.synchronize, sg.cuda.memory_allocated, sg.cuda.get_device_properties):
+        with pytest.raises(sg.DeviceError, match="cuda:99"):
+            ask(99)
+    with pytest.raises(sg.DeviceError, match="cuda:99"), sg.cuda.device(99):
+        pass
+
+
+def test_events_measure_without_waiting(device: str) -> None:
+    start, end = sg.cuda.Event(enable_timing=True), sg.cuda.Event(enable_timing=True)
+    x = sg.ones(1000, device=device)
+    x * 2  # compiled
+    before = synchronisations()
+    start.record()
+    x * 2
+    end.record()
+    assert synchronisations() == before
+    end.synchronize()
+    assert start.query() and end.query()
+    assert 0 < start.elapsed_time(end) < 60_000
 
 
 def test_ops_are_ranges_while_a_profile_is_open(

@@ -396,12 +396,6 @@ def describe() -> dict[str, str]:
     }
 
 
-def properties(number: int) -> tuple[str, tuple[int, int]]:
-    """Name and compute capability of a device."""
-    found = runtime.getDeviceProperties(number)
-    return found["name"].decode(), (found["major"], found["minor"])
-
-
 def memory_info() -> tuple[int, int]:
     """Bytes of the current device that are free, and all of them."""
     free, total = runtime.memGetInfo()

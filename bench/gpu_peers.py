@@ -226,7 +226,7 @@ def rows(p: Any, name: str, width: int) -> list[Peer]:
         import torch
 
         table = _torch(p.x[:, :width], device).clone().requires_grad_()
-        index = _torch(p.ids[: 4 * p.n], device)
+        index = _torch(p.ids[: p.n], device)
         gathered = torch.nn.functional.embedding(index, table, sparse=True)
         (gathered**2).sum().backward()
         table.grad = table.grad.coalesce()

@@ -35,12 +35,12 @@ def _gat(*sizes: int) -> sg.nn.Module:
 
 
 def _rows(p: Any, cls: Any) -> Case:
-    """A step of an optimizer on a table whose gradient has the rows of 4 n ids, added up."""
+    """A step of an optimizer on a table whose gradient has the rows of n ids, added up."""
 
     def make(device: str, dtype: str) -> Call:
         table = sg.tensor(p.x[:, :WIDTH].astype(dtype), device=device, requires_grad=True)
         optimizer = cls([table], lr=0.01)
-        index = sg.tensor(p.ids[: 4 * p.n].astype(np.int32), device=device)
+        index = sg.tensor(p.ids[: p.n].astype(np.int32), device=device)
         (sg.embedding(table, index) ** 2).sum().backward()
         table.grad = table.grad.coalesce()
 

@@ -66,6 +66,7 @@ from sparsegrad.io import *  # noqa: F403
 from sparsegrad.ops import linalg
 from sparsegrad.ops.activations import *  # noqa: F403
 from sparsegrad.ops.aliases import *  # noqa: F403
+from sparsegrad.ops.arrangements import *  # noqa: F403
 from sparsegrad.ops.bias import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.composite import *  # noqa: F403
@@ -74,8 +75,11 @@ from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.fused import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
+from sparsegrad.ops.normalization import *  # noqa: F403
 from sparsegrad.ops.pooling import *  # noqa: F403
+from sparsegrad.ops.quantiles import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
+from sparsegrad.ops.rectifiers import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
 from sparsegrad.ops.scan import *  # noqa: F403
 from sparsegrad.ops.scatter_runs import *  # noqa: F403
@@ -92,6 +96,7 @@ from sparsegrad.ops.sparse_prune import *  # noqa: F403
 from sparsegrad.ops.sparse_shape import *  # noqa: F403
 from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
+from sparsegrad.ops.special import *  # noqa: F403
 from sparsegrad.ops.statistics import *  # noqa: F403
 from sparsegrad.ops.transfer import *  # noqa: F403
 from sparsegrad.ops.trigonometric import *  # noqa: F403

@@ -167,6 +167,26 @@ CASES += [
 ]  # fmt: skip
 
 
+GAPS = np.array([[3.0, np.nan, 1.5, 2.2], [0, 5, np.nan, np.nan], [2, 7, 1, 4]])
+CASES += [
+    *(of(f"F.{name}(x)", KINKS) for name in ("relu6", "hardtanh", "hardsigmoid", "hardshrink", "softshrink", "tanhshrink", "softsign", "celu", "selu", "mish")),
+    of("F.hardswish(x)", KINKS), of("F.threshold(x, 0.5, 9.0)", KINKS), of("F.celu(x, 2.0)", KINKS), of("F.prelu(x, y)", M, np.array([0.3])), of("F.prelu(x, y)", M, np.arange(4) / 9),
+    of("F.glu(x, 1)", M), of("F.glu(x, 0)", M), of("F.softmin(x, dim=1)", M), *(of(f"t.{name}(x)", KINKS) for name in ("exp2", "frac", "deg2rad", "rad2deg", "sinc")), of("t.exp2(x)", INTS),
+    of("t.logit(x, 0.2)", np.array([0.1, 0.3, 0.5, 1.0])), of("t.logit(x)", np.array([0.1, 0.5, 0.9])), *(of(f"t.{name}(x, y)", A, B) for name in ("hypot", "logaddexp2", "fmax", "fmin")), of("t.copysign(x, y.detach())", A, B),
+    of("t.xlogy(x, y)", np.array([0.0, 1.0, 2.0]), np.array([3.0, 3.0, 5.0])), of("t.xlogy(x.detach(), y.detach())", np.array([0.0, 0.0, 0.0]), np.array([0.0, np.inf, np.nan])), of("t.heaviside(x.detach(), y.detach())", KINKS[:4], B), of("t.float_power(x, 3)", INTS),
+    *(of(f"tuple(t.{name}(x, {dim}))", RAMP) for name in ("cummax", "cummin") for dim in (0, -1)), *(of(f"tuple(t.{name}(x, 1))", a) for name in ("cummax", "cummin") for a in (M, GAPS, M.astype(int))),
+    *(of(f"t.logcumsumexp(x, {dim})", 400 * M) for dim in (0, 1)), of("t.logcumsumexp(x, 0)", *draw(())),
+    *(of(f"t.quantile(x, {q}, {args})", RAMP) for q in (0.3, "t.tensor([0.0, 0.3, 1.0], dtype=t.float64)") for args in ("dim=None", "dim=0", "dim=-1, keepdim=True", "dim=None, keepdim=True")),
+    *(of(f"t.quantile(x, 0.4, 1, interpolation='{how}')", RAMP) for how in ("lower", "higher", "nearest", "midpoint", "linear")), of("t.quantile(x.detach(), 0.5, 1)", GAPS), of("t.nanquantile(x, 0.6, 1)", GAPS),
+    of("t.nanquantile(x, t.tensor([0.2, 0.9], dtype=t.float64), 0, True)", GAPS), of("tuple(t.nanmedian(x, 1))", GAPS), of("t.nanmedian(x)", GAPS), of("t.histc(x.detach(), 5)", M), of("t.histc(x.detach(), 5, 0, 3)", M),
+    *(of(f"t.rot90(x, {k})", M) for k in (0, 1, 2, 3)), of("t.fliplr(x)", M), of("t.flipud(x)", M), of("t.fliplr(x)", A), of("t.column_stack([x, y])", A, B), of("t.dstack([x, y])", A, B), of("t.dstack([x, x])", M),
+    *(of(f"t.tensor_split(x, {how}, 1)", M) for how in (1, 3, 9, [1, 3], [3, 1], [-2])), of("t.hsplit(x, 2)", M), of("t.hsplit(x, 3)", M), of("t.vsplit(x, [1])", M), of("x.unfold(1, 2, 2)", M), of("x.unfold(0, 4, 1)", M), of("t.diagflat(x, 1)", M),
+    of("t.masked_scatter(x, x > 1, y)", M, np.arange(9.0)), of("t.masked_scatter(x, t.tensor([True, False, False, True]), y)", M, np.arange(5.0)), of("t.cartesian_prod(x, y)", A, B), of("t.combinations(x, 2, True)", A),
+    of("t.conv_transpose1d(x, y, z, 2, 1, 1)", *draw((2, 4, 5), (4, 3, 3), (3,))), of("t.conv_transpose2d(x, y, None, (2, 1), (1, 0), (1, 0), 2, (1, 2))", *draw((2, 4, 5, 4), (4, 3, 3, 2))), of("t.conv_transpose3d(x, y)", *draw((1, 2, 2, 3, 2), (2, 1, 2, 2, 2))),
+    of("t.conv_transpose2d(x, y, stride=2, output_padding=2)", *draw((1, 2, 3, 3), (2, 1, 2, 2))), of("t.group_norm(x, 2, y, z)", *draw((3, 4, 5), (4,), (4,))), of("t.group_norm(x, 4)", *draw((3, 4))), of("F.instance_norm(x)", *draw((3, 4, 5, 2))), of("F.rms_norm(x, (4,), y)", *draw((3, 4), (4,))), of("F.rms_norm(x, (3, 4), eps=0.1)", *draw((2, 3, 4))),
+]  # fmt: skip
+
+
 CLASSES = [((5, 3), (5,)), ((5, 3, 4), (5, 4)), ((3,), ()), ((0, 3), (0,))]
 CASES += [
     *(of(f"F.{loss}(x, y{weight}{extra}, reduction='{how}')", *draw(s), rng.integers(0, 3, t))

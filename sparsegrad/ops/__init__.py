@@ -3,6 +3,7 @@
 from sparsegrad.ops import (
     activations,
     aliases,
+    arrangements,
     bias,
     binary,
     composite,
@@ -11,8 +12,11 @@ from sparsegrad.ops import (
     elementwise,
     fused,
     index,
+    normalization,
     pooling,
+    quantiles,
     rearrange,
+    rectifiers,
     reduce,
     scan,
     scatter_runs,
@@ -31,6 +35,7 @@ from sparsegrad.ops import (
     sparse_shape,
     sparse_solve,
     sparse_structure,
+    special,
     spmm_reduce,
     statistics,
     transfer,
@@ -40,6 +45,7 @@ from sparsegrad.ops import (
 )
 from sparsegrad.ops.activations import *  # noqa: F403
 from sparsegrad.ops.aliases import *  # noqa: F403
+from sparsegrad.ops.arrangements import *  # noqa: F403
 from sparsegrad.ops.bias import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.composite import *  # noqa: F403
@@ -49,8 +55,11 @@ from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.fused import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
 from sparsegrad.ops.naming import with_numpy_names
+from sparsegrad.ops.normalization import *  # noqa: F403
 from sparsegrad.ops.pooling import *  # noqa: F403
+from sparsegrad.ops.quantiles import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
+from sparsegrad.ops.rectifiers import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
 from sparsegrad.ops.scan import *  # noqa: F403
 from sparsegrad.ops.scatter_runs import *  # noqa: F403
@@ -67,6 +76,7 @@ from sparsegrad.ops.sparse_prune import *  # noqa: F403
 from sparsegrad.ops.sparse_shape import *  # noqa: F403
 from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
+from sparsegrad.ops.special import *  # noqa: F403
 from sparsegrad.ops.statistics import *  # noqa: F403
 from sparsegrad.ops.transfer import *  # noqa: F403
 from sparsegrad.ops.trigonometric import *  # noqa: F403
@@ -76,6 +86,7 @@ from sparsegrad.ops.window import *  # noqa: F403
 FAMILIES = (
     activations,
     aliases,
+    arrangements,
     bias,
     binary,
     composite,
@@ -84,8 +95,11 @@ FAMILIES = (
     elementwise,
     fused,
     index,
+    normalization,
     pooling,
+    quantiles,
     rearrange,
+    rectifiers,
     reduce,
     scan,
     scatter_runs,
@@ -104,6 +118,7 @@ FAMILIES = (
     sparse_shape,
     sparse_solve,
     sparse_structure,
+    special,
     spmm_reduce,
     statistics,
     transfer,

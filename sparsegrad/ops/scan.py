@@ -1,16 +1,18 @@
-"""Running sums and products along a dimension."""
+"""Running sums, products, logsumexps and extremes along a dimension."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
+from sparsegrad.ops.composite import logaddexp
 from sparsegrad.ops.elementwise import cast
 from sparsegrad.ops.reduce import one_axis
+from sparsegrad.ops.scattering import gather_p
 from sparsegrad.ops.shape import as_argument, cat_p, reshape_p, slice_p
 
-__all__ = ["cumprod", "cumsum"]
+__all__ = ["ScanResult", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
 
 
 @primitive(promote="none")
@@ -24,7 +26,44 @@ def cumsum_p(xp: Any, x: Any, *, axis: int, reverse: bool = False) -> Any:
 cumsum_p.defvjp(x=lambda g, axis, reverse: cumsum_p(g, axis=axis, reverse=not reverse))
 
 
+@primitive(promote="none")
+def argcummax_p(xp: Any, x: Any, *, axis: int, largest: bool) -> Any:
+    """Where the largest (or smallest) element up to each one is, the last of equal ones; a NaN
+    stays. In log2(n) rounds, each of which doubles how far back an element looks."""
+    places = xp.arange(x.shape[axis]).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
+    best, where = x.copy(), xp.broadcast_to(places, x.shape).copy()
+    lead, reach = (slice(None),) * axis, 1
+    while reach < x.shape[axis]:
+        early, late = (*lead, slice(None, -reach)), (*lead, slice(reach, None))
+        old, new = best[early], best[late]
+        keep = (new >= old if largest else new <= old) | (new != new)
+        # Both are read before one is written: they overlap.
+        held, at = xp.where(keep, new, old), xp.where(keep, where[late], where[early])
+        best[late], where[late] = held, at
+        reach *= 2
+    return where
+
+
+def _rounds(x: Any, axis: int, join: Any) -> Any:
+    """join(earlier, later) of all elements up to each one. Each round doubles how far back an
+    element looks: log2(n) rounds in ops, so that the gradient can be differentiated again."""
+    n, reach = x.shape[axis], 1
+    while reach < n:
+        done = slice_p(x, axis=axis, start=0, stop=reach)
+        earlier = slice_p(x, axis=axis, start=0, stop=n - reach)
+        x = cat_p(done, join(earlier, slice_p(x, axis=axis, start=reach, stop=n)), axis=axis)
+        reach *= 2
+    return x
+
+
 # ---- public names ------------------------------------------------------------------------------
+class ScanResult(NamedTuple):
+    """Extremes up to each element and where they are."""
+
+    values: Any
+    indices: Any
+
+
 def cumsum(x: Any, dim: int, dtype: Any = None) -> Any:
     """Sums of the elements up to each one along `dim`, same shape; integers and bools give int64.
 
@@ -52,13 +91,49 @@ def cumprod(x: Any, dim: int, dtype: Any = None) -> Any:
     flat, axis = one_axis("cumprod", x, dim)
     if dtype is not None or x.dtype.kind in "biu":
         flat = cast(flat, dtype or dtypes.int64)
-    n, reach, out = flat.shape[axis], 1, cast(flat, dtypes.accumulator(flat.dtype))
-    # Each round doubles how far back an element looks: log2(n) rounds of products, in ops, so
-    # that nothing is divided by and the gradient can be differentiated again.
-    while reach < n:
-        done = slice_p(out, axis=axis, start=0, stop=reach)
-        earlier = slice_p(out, axis=axis, start=0, stop=n - reach)
-        out = cat_p(done, slice_p(out, axis=axis, start=reach, stop=n) * earlier, axis=axis)
-        reach *= 2
-    out = cast(out, flat.dtype)
+    wide = cast(flat, dtypes.accumulator(flat.dtype))
+    out = cast(_rounds(wide, axis, lambda a, b: b * a), flat.dtype)
     return out if x.ndim else reshape_p(out, shape=())
+
+
+def logcumsumexp(x: Any, dim: int) -> Any:
+    """log(cumsum(exp(x))) along `dim` without overflow, same shape.
+
+    >>> import sparsegrad as sg
+    >>> sg.logcumsumexp(sg.tensor([1000.0, 1000.0]), 0)
+    tensor([1000.    , 1000.6931])
+    """
+    x = as_argument("logcumsumexp", x)
+    flat, axis = one_axis("logcumsumexp", x, dim)
+    wide = cast(flat, dtypes.accumulator(flat.dtype))
+    out = cast(_rounds(wide, axis, logaddexp), flat.dtype)
+    return out if x.ndim else reshape_p(out, shape=())
+
+
+def _extremes(op: str, x: Any, dim: int, largest: bool) -> ScanResult:
+    x = as_argument(op, x)
+    flat, axis = one_axis(op, x, dim)
+    index = argcummax_p(flat, axis=axis, largest=largest)
+    values = gather_p(flat, index=index.data, axis=axis)
+    return ScanResult(reshape_p(values, shape=x.shape), reshape_p(index, shape=x.shape))
+
+
+def cummax(x: Any, dim: int) -> ScanResult:
+    """The largest element up to each one along `dim`, and where it is: a pair (values, indices) of
+    the shape of `x`. The last of equal elements wins and gets the gradient; a NaN stays.
+
+    >>> import sparsegrad as sg
+    >>> sg.cummax(sg.tensor([1.0, 3.0, 2.0]), 0)
+    ScanResult(values=tensor([1., 3., 3.]), indices=tensor([0, 1, 1]))
+    """
+    return _extremes("cummax", x, dim, True)
+
+
+def cummin(x: Any, dim: int) -> ScanResult:
+    """The smallest element up to each one along `dim`, and where it is; see `cummax`.
+
+    >>> import sparsegrad as sg
+    >>> sg.cummin(sg.tensor([2.0, 1.0, 3.0]), 0).values
+    tensor([2., 1., 1.])
+    """
+    return _extremes("cummin", x, dim, False)

@@ -14,9 +14,16 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.dense_matmul import matmul_p
 from sparsegrad.ops.rearrange import pad
-from sparsegrad.ops.shape import permute_p, reshape_p, squeeze, unsqueeze
+from sparsegrad.ops.shape import permute_p, reshape_p, slice_p, squeeze, unsqueeze
 
-__all__ = ["conv1d", "conv2d", "conv3d"]
+__all__ = [
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+]
 
 
 # ---- one axis ----------------------------------------------------------------------------------
@@ -216,3 +223,127 @@ def conv3d(
     8.0
     """
     return _conv("conv3d", 3, x, weight, bias, stride, padding, dilation, groups)
+
+
+# ---- its transpose -----------------------------------------------------------------------------
+def _conv_transpose(
+    op: str,
+    dims: int,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+) -> Any:
+    x, with_batch = batched(op, x, dims)
+    if weight.ndim != dims + 2 or groups < 1 or weight.shape[0] % groups:
+        raise ShapeError(
+            f"{op}: expected weight (C, F / groups, {dims} sizes) with C a multiple of groups = "
+            f"{groups}, got {tuple(weight.shape)}"
+        )
+    n, channels, *spots = x.shape
+    if channels != weight.shape[0]:
+        raise ShapeError(
+            f"{op}: input has {channels} channels, weight {tuple(weight.shape)} needs "
+            f"{weight.shape[0]}"
+        )
+    each_filter, sizes = weight.shape[1], tuple(weight.shape[2:])
+    filters = each_filter * groups
+    if bias is not None and tuple(bias.shape) != (filters,):
+        raise ShapeError(f"{op}: expected bias ({filters},), got shape {tuple(bias.shape)}")
+    stride = each(op, "stride", stride, dims, 1)
+    dilation = each(op, "dilation", dilation, dims, 1)
+    cut = each(op, "padding", padding, dims, 0)
+    more = each(op, "output_padding", output_padding, dims, 0)
+    if any(m >= max(s, d) for m, s, d in zip(more, stride, dilation, strict=True)):
+        raise ShapeError(
+            f"{op}: output_padding must be smaller than stride or dilation, got {more}, {stride} "
+            f"and {dilation}"
+        )
+    # (G, N * o, C / G) @ (G, C / G, F / G * sizes): what each input adds to its window.
+    rows = reshape_p(x, shape=(n, groups, channels // groups, math.prod(spots)))
+    rows = permute_p(rows, axes=(1, 0, 3, 2))
+    rows = reshape_p(rows, shape=(groups, n * math.prod(spots), channels // groups))
+    width = each_filter * math.prod(sizes)
+    kernel = reshape_p(weight, shape=(groups, channels // groups, width))
+    out = reshape_p(matmul_p(rows, kernel), shape=(groups, n, *spots, each_filter, *sizes))
+    o, k = tuple(range(2, 2 + dims)), tuple(range(3 + dims, 3 + 2 * dims))
+    out = permute_p(out, axes=(1, 0, 2 + dims, *o, *k))
+    out = reshape_p(out, shape=(n, filters, *spots, *sizes))
+    for i in reversed(range(dims)):  # the last dimension belongs to axis i
+        whole = (spots[i] - 1) * stride[i] + dilation[i] * (sizes[i] - 1) + 1 + more[i]
+        if whole <= 2 * cut[i]:
+            raise ShapeError(f"{op}: padding {cut} leaves nothing of a size of {whole}")
+        out = fold_p(out, axis=2 + i, n=whole, stride=stride[i], dilation=dilation[i])
+        out = slice_p(out, axis=2 + i, start=cut[i], stop=whole - cut[i])
+    if bias is not None:
+        out = out + reshape_p(bias, shape=(filters, *(1,) * dims))
+    return out if with_batch else squeeze(out, 0)
+
+
+def conv_transpose1d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    """The transpose of `conv1d`: x (N, C, n) or (C, n), weight (C, F / groups, k), bias (F,) ->
+    (N, F, o); see `conv_transpose2d`.
+
+    >>> import sparsegrad as sg
+    >>> sg.conv_transpose1d(sg.tensor([[1.0, 2.0]]), sg.tensor([[[1.0, 10.0]]]))
+    tensor([[ 1., 12., 20.]])
+    """
+    given = (x, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _conv_transpose("conv_transpose1d", 1, *given)
+
+
+def conv_transpose2d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    """The transpose of `conv2d`, as in PyTorch: x (N, C, h, w) or (C, h, w), weight (C, F / groups,
+    kh, kw), bias (F,) -> (N, F, oh, ow), oh = (h - 1) stride - 2 padding + dilation (kh - 1) + 1 +
+    output_padding.
+
+    One product, and a sum of windows. Raises ShapeError for sizes that do not fit.
+
+    >>> import sparsegrad as sg
+    >>> sg.conv_transpose2d(sg.ones(1, 1, 2, 2), sg.ones(1, 1, 2, 2), stride=2).shape
+    (1, 1, 4, 4)
+    """
+    given = (x, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _conv_transpose("conv_transpose2d", 2, *given)
+
+
+def conv_transpose3d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    """The transpose of `conv3d`; see `conv_transpose2d`.
+
+    >>> import sparsegrad as sg
+    >>> sg.conv_transpose3d(sg.ones(1, 1, 1, 1, 1), sg.ones(1, 2, 2, 2, 2)).shape
+    (1, 2, 2, 2, 2)
+    """
+    given = (x, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _conv_transpose("conv_transpose3d", 3, *given)

@@ -16,9 +16,11 @@ from op_db import (
     rows_order,
     rows_products,
     rows_rearrange,
+    rows_rectifiers,
     rows_reduce,
     rows_scatter,
     rows_sparse,
+    rows_special,
     rows_structure,
     rows_window,
 )
@@ -35,9 +37,11 @@ OP_DB = [
     *rows_order.ROWS,
     *rows_products.ROWS,
     *rows_rearrange.ROWS,
+    *rows_rectifiers.ROWS,
     *rows_reduce.ROWS,
     *rows_scatter.ROWS,
     *rows_sparse.ROWS,
+    *rows_special.ROWS,
     *rows_structure.ROWS,
     *rows_window.ROWS,
 ]

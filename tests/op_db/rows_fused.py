@@ -158,6 +158,19 @@ def ref_norm_grad(dy: Any, x: Any, weight: Any = 1) -> Any:
     return inner / np.sqrt(x.var(1, keepdims=True) + EPS)
 
 
+def ref_group(x: Any, groups: int, *affine: Any) -> Any:
+    n, c = x.shape[:2]
+    width = int(np.prod(x.shape[1:])) // groups
+    out = ref_normal(x.reshape(n * groups, width)).reshape(x.shape)
+    for p, op in zip(affine, (np.multiply, np.add), strict=False):
+        out = op(out, p.reshape(c, *(1,) * (x.ndim - 2)))
+    return out
+
+
+def ref_rms(x: Any, weight: Any = 1) -> Any:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
+
+
 def stats(x: Any) -> dict[str, Any]:
     """What layer_norm returns beside its result."""
     with quiet():
@@ -194,6 +207,15 @@ ROWS = [
     OpCase("layer_norm[dims]", lambda x, w, b: sg.layer_norm(x, (2, 3), w, b, EPS),
            lambda x, w, b: ref_norm(x.reshape(4, 6), w.reshape(6), b.reshape(6)).reshape(x.shape),
            lambda d: iter([((d.dense(4, 2, 3), d.dense(2, 3), d.dense(2, 3)), {})])),
+    *(OpCase(f"group_norm[{g}]", lambda x, *p, g=g: sg.group_norm(x, g, *p, eps=EPS), lambda x, *p, g=g: ref_group(x, g, *p),
+             lambda d: iter([((d.dense(2, 4, 3), d.dense(4), d.dense(4)), {}), ((d.dense(2, 4), d.dense(4)), {}), ((d.dense(2, 4, 2, 3),), {}), ((d.dense(0, 4, 3),), {})])) for g in (1, 2)),
+    OpCase("instance_norm", lambda x, w, b: sg.instance_norm(x, w, b, EPS), lambda x, w, b: ref_group(x, 3, w, b), lambda d: iter([((d.dense(2, 3, 5), d.dense(3), d.dense(3)), {})]), errors=(
+        (lambda: sg.instance_norm(sg.ones(2, 3)), sg.ShapeError, r"instance_norm: expected x \(N, C, \*d\), got shape \(2, 3\)"),
+        (lambda: sg.group_norm(sg.ones(2, 3), 2), sg.ShapeError, r"group_norm: expected x \(N, C, \*d\) with C a multiple of 2, got \(2, 3\)"),
+        (lambda: sg.group_norm(sg.ones(2, 3), 3, sg.ones(2)), sg.ShapeError, r"group_norm: expected weight \(3,\), got shape \(2,\)"),
+        (lambda: sg.group_norm(eye(), 1), TypeError, "group_norm: x must be dense"))),
+    OpCase("rms_norm", lambda x, *w: sg.rms_norm(x, x.shape[-1], *w, eps=EPS), ref_rms, lambda d: iter([((d.dense(2, 3), d.dense(3)), {}), ((d.dense(3),), {})]), errors=(
+        (lambda: sg.rms_norm(sg.ones(2, 3), 2), sg.ShapeError, r"rms_norm: expected x \(\.\.\., \(2,\)\), got shape \(2, 3\)"),)),
     OpCase("layer_norm_grad", lambda dy, x, *w: F.layer_norm_grad_p(dy, x, *w, **stats(x)), ref_norm_grad,
            lambda d: (s for sizes in (("nd", "nd", "d"), ("nd", "nd")) for s in norms(*sizes)(d)), "layer_norm_grad_p"),
     OpCase("layer_norm_weight_grad", lambda dy, x: F.layer_norm_weight_grad_p(dy, x, **stats(x)),

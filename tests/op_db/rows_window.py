@@ -118,6 +118,22 @@ def row(
     return OpCase(name, op, ref, samples, primitive, bilinear=True, **kw)
 
 
+def ref_transposed(
+    x: np.ndarray, w: np.ndarray, b: Any, stride: Any, padding: Any, more: Any, dilation: Any
+) -> np.ndarray:
+    """Every input adds its multiple of the kernel at its place, by loops; two dimensions."""
+    full = [
+        (n - 1) * s + d * (k - 1) + 1 + m
+        for n, k, s, d, m in zip(x.shape[2:], w.shape[2:], stride, dilation, more, strict=True)
+    ]
+    out = np.zeros((len(x), w.shape[1], *full))
+    for i, j, k, m in itertools.product(*map(range, (*x.shape[2:], *w.shape[2:]))):
+        at = i * stride[0] + k * dilation[0], j * stride[1] + m * dilation[1]
+        out[:, :, at[0], at[1]] += x[:, :, i, j] @ w[:, :, k, m]
+    (p, q), (h, v) = padding, full
+    return out[:, :, p : h - p, q : v - q] + b.reshape(-1, 1, 1)
+
+
 ROWS = [
     row("windows", lambda x: W.windows_p(x, axis=1, size=3, stride=2, dilation=1) * 1.0,
         lambda x: np.stack([x[:, 0:5:2], x[:, 1:6:2], x[:, 2:7:2]], -1), of((2, 7)), "windows_p"),
@@ -168,4 +184,11 @@ ROWS = [
     row("avg_pool2d[inside]", lambda x: sg.avg_pool2d(x, 3, 2, 1, False, False),
         lambda x: (ref_windows(x[None], (3, 3), (2, 2), (1, 1), (1, 1)).sum(-1) / ref_windows(np.ones((1, *x.shape)), (3, 3), (2, 2), (1, 1), (1, 1)).sum(-1))[0],
         of((3, 5, 6))),
+    OpCase("conv_transpose2d", lambda x, w, b: sg.conv_transpose2d(x, w, b, (2, 1), (1, 0), (1, 0), 1, (1, 2)),
+           lambda x, w, b: ref_transposed(x, w, b, (2, 1), (1, 0), (1, 0), (1, 2)), of((2, 3, 4, 3), (3, 2, 3, 2), (2,)), bilinear=True, errors=(
+        (lambda: sg.conv_transpose2d(sg.ones(1, 2, 3, 3), sg.ones(3, 1, 2, 2)), sg.ShapeError, r"conv_transpose2d: input has 2 channels, weight \(3, 1, 2, 2\) needs 3"),
+        (lambda: sg.conv_transpose2d(sg.ones(1, 2, 3, 3), sg.ones(2, 1, 2, 2), output_padding=1), sg.ShapeError, "conv_transpose2d: output_padding must be smaller than stride or dilation"),
+        (lambda: sg.conv_transpose2d(sg.ones(1, 2, 1, 1), sg.ones(2, 1, 1, 1), padding=1), sg.ShapeError, r"conv_transpose2d: padding \(1, 1\) leaves nothing of a size of 1"))),
+    OpCase("conv_transpose1d", lambda x, w: sg.conv_transpose1d(x, w, stride=2, groups=2), lambda x, w: np.concatenate(
+        [ref_transposed(x[:, g : g + 1, :, None], w[g : g + 1, :, :, None], np.zeros(1), (2, 1), (0, 0), (0, 0), (1, 1))[..., 0] for g in (0, 1)], 1), of((2, 2, 4), (2, 1, 3)), bilinear=True),
 ]  # fmt: skip

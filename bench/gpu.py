@@ -48,7 +48,7 @@ def run(
     for case in chosen:
         row = gpu.measured(case)
         document["results"].append(row)
-        sg.cuda.empty_cache()
+        gpu.release()
         found = row.get("failed") or f"{row['seconds'] * 1e3:.3f} ms"
         cpu, since = row["cpu_seconds"] * 1e3, time.perf_counter() - start
         say(f"{since:4.0f} s  {case.name}: {found}, CPU {cpu:.1f} ms")

@@ -4,6 +4,7 @@ compared; nothing waits for the device between them."""
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -145,6 +146,12 @@ class Gpu:
             end.record()
         sg.cuda.synchronize()
         return [self.cupy.cuda.get_elapsed_time(*span) / 1e3 for span in spans], host
+
+    def release(self) -> None:
+        """Give what libraries keep for the next arrays back to the device."""
+        sg.cuda.empty_cache()
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.cuda.empty_cache()
 
     def limits(self, n: int) -> dict[str, float]:
         """Bytes a second of a copy, of a gather of random rows of 64 floats, both reading and

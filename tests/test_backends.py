@@ -445,6 +445,41 @@ def test_sort_coo_and_order_facts(be, index, shape):
 
 
 @pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+@pytest.mark.parametrize("shape", [(1,), (50,), (3000, 7), (10**6, 10**6), (3, 4, 5)])
+def test_survey_says_what_sorting_finds(be, index, shape):
+    rng = np.random.default_rng(0)
+    for nnz in (0, 1, 2, 30, 5000):
+        coords = tuple(rng.integers(0, n, nnz).astype(index) for n in shape)
+        with Unchanged(*coords):
+            found = be.survey(coords, shape)
+        if found is None:  # `sort_coo` and the others are asked instead
+            continue
+        assert found.sorted == REFERENCE.order_facts(coords)[0] == (found.perm is None)
+        listed = coords if found.perm is None else tuple(c[found.perm] for c in coords)
+        np.testing.assert_array_equal(found.perm, REFERENCE.sort_coo(coords, shape))
+        assert found.unique == REFERENCE.order_facts(listed)[1] == (found.runs is None)
+        if found.runs is not None:
+            cells, offsets = REFERENCE.runs(listed)
+            for got, want in zip((*found.runs[0], found.runs[1]), (*cells, offsets), strict=True):
+                assert got.dtype == want.dtype
+                np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("dtype", [*FLOATS, *OTHERS])
+@pytest.mark.parametrize("width", [(), (1,), (2,), (3,), (16,), (2, 9), (70,)])
+def test_sum_runs(be, dtype, width):
+    rng = np.random.default_rng(0)
+    for counts in ([], [1], [3, 1, 2], [900, 1, 5000], rng.integers(1, 4, 4000)):
+        indptr = np.concatenate(([0], np.cumsum(counts))).astype("i4")
+        values = whole(rng, (indptr[-1], *width), dtype)
+        perm = rng.permutation(indptr[-1]).astype("i4")
+        with Unchanged(values, perm, indptr):
+            same(be.sum_runs(values, perm, indptr), REFERENCE.sum_runs(values, perm, indptr))
+
+
+@pytest.mark.parametrize("be", FAST)
 def test_sort_coo_beyond_64_bit_keys(be):
     rng = np.random.default_rng(1)
     shape = (2**40, 2**40)

@@ -28,7 +28,7 @@ _NARROW = (
 # Sums, exponentials, solvers: PyTorch's list, and the sums of sparse tensors.
 _WIDE = (
     *("sum_p", "mean_p", "var_p", "cumsum_p", "logsumexp_p", "softmax_p", "log_softmax_p"),
-    *("cross_entropy_p", "layer_norm_p"),
+    *("cross_entropy_p", "layer_norm_p", "merge_p"),
     *("segment_sum_p", "segment_softmax_p", "segment_log_softmax_p", "segment_logsumexp_p"),
     *("put_rows_p", "exp_p", "expm1_p", "log_p", "log1p_p", "log2_p", "log10_p", "pow_p"),
     *("reciprocal_p", "rsqrt_p", "softplus_p", "sinh_p", "cosh_p", "tan_p", "asin_p", "acos_p"),

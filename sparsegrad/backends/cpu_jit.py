@@ -107,15 +107,27 @@ class CpuJit(CpuJitIndex, CpuJitSegments, CpuJitProducts, CpuJitDense, CpuJitRan
             known = pattern.cached("kept values", KeptValues)
             if (kept := known.moved(scalars[:, 0], positions, self.gather)) is not None:
                 scalars, positions = kept[:, None], positions[:0]
-        rows = m + len(cuts) * bool(carried.size)
-        out = memory.empty((rows, *x.shape[1:-1], width), wide)
-        target = out.reshape(rows, heads, width)
-        args = (cuts, indptr, indices, positions, scalars, step, dense, target)
-        kernel = kernel_of(_spmm_kernel(heads, width, width * wide.itemsize), wide, indptr.dtype)
-        launch(kernel, args, len(cuts) - 1, work + out.size)
-        out = add_carries(out, m, cuts, carried)
+        entries = (indptr, indices, positions, cuts, carried)
+        out = _row_product(entries, scalars, step, dense, (*x.shape[1:-1], width))
         out = out if width == k else out[..., :k]
         return result(out, x.dtype, (m, *x.shape[1:]))
+
+    def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
+        plan, arrays = self._segments(values, indptr), same_index(indptr, perm)
+        if plan is None or arrays is None:
+            return super().sum_runs(values, perm, indptr)
+        (wide, _, width), (offsets, perm), dims = plan, arrays, values.shape[1:]
+        if width == 1:
+            cuts, _ = row_chunks(offsets, False)
+            out = memory.empty((offsets.size - 1, *dims), wide)
+            flat = array_of(values, wide, (perm.size, 1)), out.reshape(len(out), 1)
+            kernel = kernel_of("sum_runs", wide, perm.dtype)
+            launch(kernel, (cuts, offsets, perm, *flat), len(cuts) - 1, 4 * perm.size)
+        else:  # a product with a matrix of ones, whose rows are the runs
+            entries = (offsets, perm, NONE[perm.dtype], *row_chunks(offsets, True))
+            dense = array_of(values, wide, (perm.size, 1, width))
+            out = _row_product(entries, np.ones((1, 1), wide), 0, dense, dims)
+        return result(out, values.dtype, (offsets.size - 1, *dims))
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
         nnz = pattern.nnz
@@ -140,6 +152,20 @@ class CpuJit(CpuJitIndex, CpuJitSegments, CpuJitProducts, CpuJitDense, CpuJitRan
         args = (cuts, indptr, indices, positions, *dense, out.reshape(nnz, heads))
         launch(kernel_of("sddmm", wide, indptr.dtype), args, len(cuts) - 1, nnz * heads * k)
         return result(out, x.dtype, (nnz, *x.shape[1:-1]))
+
+
+def _row_product(
+    plan: tuple[Array, ...], values: Array, step: int, x: Array, dims: tuple[int, ...]
+) -> Array:
+    """A @ x of a row plan of A (m, n) and x (n, H, k), as (m, *dims)."""
+    indptr, indices, positions, cuts, carried = plan
+    m, (_, heads, k) = indptr.size - 1, x.shape
+    rows = m + len(cuts) * bool(carried.size)
+    out = memory.empty((rows, *dims), x.dtype)
+    args = (cuts, indptr, indices, positions, values, step, x, out.reshape(rows, heads, k))
+    kernel = kernel_of(_spmm_kernel(heads, k, k * x.itemsize), x.dtype, indptr.dtype)
+    launch(kernel, args, len(cuts) - 1, indices.size * heads * k + out.size)
+    return add_carries(out, m, cuts, carried)
 
 
 def _spmm_kernel(heads: int, k: int, row_bytes: int) -> str:

@@ -6,10 +6,12 @@ import numpy as np
 from numba import float32, float64, int64, types, uint64
 from numba.extending import intrinsic, overload
 
-from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel
+from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel, prefetch
 
 _NARROW = 16  # columns below which a loop over them is too short for vector code
 _BLOCK = 2048  # elements of a softmax block: stays in the L1 cache
+_AHEAD = uint64(32)  # entries between fetching a value and using it
+_1, _2, _3, _4 = uint64(1), uint64(2), uint64(3), uint64(4)
 
 
 @inlined(FAST)
@@ -48,6 +50,34 @@ def segment_sum(ticket, cuts, indptr, values, out):
         for i in range(owned - lead, cuts[t + 1, 0]):
             begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
             _sum_rows(begin, end, values, out[i if i >= owned else m + t])
+
+
+@kernel(">n1 <n2 <I1 <I1 <F2 >F2")
+def sum_runs(ticket, cuts, indptr, perm, values, out):
+    """out (s, 1) = the sums of the runs of values[perm], four at a time: whether a short run goes
+    on is a toss-up, on which no branch may depend."""
+    zero, last = values.dtype.type(0), uint64(perm.size - 1)
+    vs, outs = values.ravel(), out.ravel()
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        e = uint64(cuts[t, 1])
+        for i in range(uint64(cuts[t, 0]), uint64(cuts[t + 1, 0])):
+            end, total = uint64(indptr[i + _1]), zero
+            while e < end:
+                prefetch(vs, uint64(perm[min(e + _AHEAD, last)]))
+                prefetch(vs, uint64(perm[min(e + _AHEAD + _1, last)]))
+                a = vs[uint64(perm[e])]
+                b = vs[uint64(perm[min(e + _1, end - _1)])]
+                c = vs[uint64(perm[min(e + _2, end - _1)])]
+                d = vs[uint64(perm[min(e + _3, end - _1)])]
+                b = b if e + _1 < end else zero
+                c = c if e + _2 < end else zero
+                d = d if e + _3 < end else zero
+                total += (a + b) + (c + d)
+                e = min(e + _4, end)
+            outs[i] = total
 
 
 @inlined(set())

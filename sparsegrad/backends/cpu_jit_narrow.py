@@ -108,6 +108,18 @@ class CpuJitNarrow(CpuJit):
         _sum_rows(values.dtype, every, _one(values.dtype, word), 0, False, words, out)
         return out.view(values.dtype).reshape(rows, *values.shape[1:])
 
+    def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
+        word, arrays = _word(values), same_index(indptr, perm)
+        plan = None if word is None else self._segments(values, indptr)
+        if word is None or plan is None or arrays is None:
+            return super().sum_runs(values, perm, indptr)
+        (offsets, perm), rows = arrays, indptr.size - 1
+        out = np.empty((rows, 1, plan[2]), word)
+        runs = (offsets, perm, NONE[perm.dtype], *row_chunks(offsets, True))
+        words = _words(values, word, (perm.size, 1, plan[2]))
+        _sum_rows(values.dtype, runs, _one(values.dtype, word), 0, False, words, out)
+        return out.view(values.dtype).reshape(rows, *values.shape[1:])
+
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         word, arrays = _word(out, values), same_index(index)
         if (

@@ -10,6 +10,8 @@ import numpy as np
 import sparsegrad as sg
 from op_db.case import FORMATS, OpCase, Sparse
 from op_db.samples import *  # noqa: F403
+from sparsegrad.ops.sparse_structure import unmerge_p
+from sparsegrad.structure.pattern import Pattern
 
 
 def _sddmm(x: Any, y: Any, at: Any) -> Any:
@@ -123,8 +125,13 @@ ROWS = [
     OpCase("mean[sparse]", sg.mean, ref_reduce(np.mean),
            lambda d: (((d.sparse(4, 3),), {"dim": dim}) for dim in (None, 0, 1)), None, FORMATS,
            bilinear=True, huge=lambda d: ((d.huge(),), {"dim": 0})),
-    OpCase("coalesce", sg.coalesce, np.copy, one_sparse_or_hybrid, None, FORMATS, bilinear=True,
-           huge=lambda d: ((d.huge(),), {})),
+    OpCase("coalesce", sg.coalesce, np.copy, one_sparse_or_hybrid, "merge_p", FORMATS,
+           bilinear=True, huge=lambda d: ((d.huge(),), {})),
+    OpCase("unmerge",
+           lambda x: unmerge_p(x, perm=np.array([2, 0, 1]), indptr=np.array([0, 2, 3]),
+                               pattern=Pattern.coo([[0, 1]], (2,))),
+           lambda x: x[[0, 1, 0]], lambda d: iter([((d.dense(2, 3),), {})]), "unmerge_p",
+           bilinear=True),
     OpCase("to_dense", sg.to_dense, np.copy, one_sparse_or_hybrid, "put_entries_p", FORMATS,
            bilinear=True),
     *(

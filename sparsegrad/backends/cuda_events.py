@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import cupy
@@ -42,6 +43,19 @@ class Span:
     def done(self) -> bool:
         """Whether the device is through with it, so that `seconds` waits for nothing."""
         return bool(self._end.done)
+
+    def started(self, anchors: dict[str, tuple[Any, int]]) -> tuple[str, int]:
+        """The device, and when its stream came to the first event, by the host's clock in
+        nanoseconds. anchors: for each device an event whose time is known to both; made once."""
+        name = f"cuda:{self._device.id}"
+        if name not in anchors:
+            with self._device:
+                self._device.synchronize()  # sync
+                event = cupy.cuda.get_current_stream().record()
+                event.synchronize()  # sync
+                anchors[name] = event, time.perf_counter_ns()
+        event, now = anchors[name]
+        return name, now - round(1e6 * cupy.cuda.get_elapsed_time(self._begin, event))
 
     def seconds(self) -> float:
         """From when the stream came to the first event until it came to the second."""

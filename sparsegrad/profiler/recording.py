@@ -273,15 +273,18 @@ class profile:
         ]
 
     def export_chrome_trace(self, path: Any) -> None:
-        """Write the calls that were kept as a trace for chrome://tracing or Perfetto: when the host
-        was in them, and where a GPU was used, how long it took (`device_us`)."""
+        """Write the calls that were kept as a trace for chrome://tracing or Perfetto: a row for
+        each thread, and where a GPU was used, one for it that shows when it was at them."""
         self._fold()
         pid = os.getpid()
         events = []
         latest: dict[int, dict[str, Any]] = {}  # event of each thread
+        anchors: dict[str, Any] = {}
         for what, start, end, facts, _, size, dtype, thread in self._totals.kept:
             if is_span(what):
-                latest[thread]["args"]["device_us"] = what.seconds() * 1e6
+                row, began = what.started(anchors)
+                there = {"tid": row, "ts": began / 1e3, "dur": what.seconds() * 1e6}
+                events.append(latest[thread] | there)
                 continue
             kind, name = named(what, facts)
             nnz = facts if type(facts) is int else facts[3] if type(facts) is tuple else 0

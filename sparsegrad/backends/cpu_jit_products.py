@@ -10,8 +10,8 @@ import numpy as np
 
 from sparsegrad.backends import joins
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu import Cpu
-from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous, get_num_threads, launch
+from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous, launch
+from sparsegrad.backends.cpu_jit_places import CpuJitPlaces, row_cuts
 from sparsegrad.dtypes import accumulator, kind
 
 __all__ = ["CpuJitProducts", "wide_of"]
@@ -25,7 +25,7 @@ def wide_of(dtype: np.dtype) -> np.dtype | None:
     return accumulator(dtype) if kind(dtype) == "f" else None
 
 
-class CpuJitProducts(Cpu):
+class CpuJitProducts(CpuJitPlaces):
     """Kernels of `cpu_jit_kernels_product`."""
 
     def _pays(self, work: int, least: int) -> bool:
@@ -41,7 +41,7 @@ class CpuJitProducts(Cpu):
         arrays = [contiguous(x, index) for lines in sides for x in lines]
         runs = np.diff(sides[1][0].astype(np.int64))[sides[0][1]]
         done = np.concatenate(([0], np.cumsum(runs)))[sides[0][0]] + np.arange(m + 1)
-        cuts = _cuts(done)
+        cuts = row_cuts(done)
         counts, none = np.empty(m, np.int64), np.empty(0, np.int64)
         kernel = _kernel("product_pattern", index)
         args = (cuts, n, *arrays, none, counts, np.empty(0, index))
@@ -97,7 +97,7 @@ class CpuJitProducts(Cpu):
         runs = np.diff(inner[0].astype(np.int64))[outer[1]] + 1
         done = np.concatenate(([0], np.cumsum(runs)))[outer[0]]
         done = done + sides[0][0] + sides[2][0]
-        cuts = _cuts(done)
+        cuts = row_cuts(done)
         width = left.shape[1] if way != "mask" else right.shape[1]
         out = np.empty(mask.nnz, dtype=wide)
         name = "product_scatter" if way == "mask" else "product_gather"
@@ -129,7 +129,7 @@ class CpuJitProducts(Cpu):
         v = values if positions is None else values[positions]
         out = np.empty((m, heads, k), dtype=wide)
         entry = np.empty((m, heads, k), dtype=np.int64)
-        cuts = _cuts(indptr.astype(np.int64) + np.arange(m + 1))
+        cuts = row_cuts(indptr.astype(np.int64) + np.arange(m + 1))
         args = (
             cuts,
             contiguous(indptr, index),
@@ -145,14 +145,6 @@ class CpuJitProducts(Cpu):
             entry = np.where(entry < 0, -1, positions[entry])
         shape = (m, *x.shape[1:])
         return out.astype(x.dtype, copy=False).reshape(shape), entry.reshape(shape)
-
-
-def _cuts(done: Array) -> Array:
-    """Rows at which chunks of equal work begin; done (m + 1,): the work before each row."""
-    chunks = min(max(1, int(done[-1]) >> 14), 16 * get_num_threads())
-    targets = np.arange(1, chunks) * (int(done[-1]) // chunks)
-    inner = np.searchsorted(done, targets).astype(np.int64)
-    return np.concatenate(([0], inner, [done.size - 1])).astype(np.int64)
 
 
 @cache

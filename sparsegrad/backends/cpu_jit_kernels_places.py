@@ -1,0 +1,113 @@
+"""Numba kernels: where entries lie. Rows are sorted by column."""
+
+from __future__ import annotations
+
+from numba import int64, uint64
+
+from sparsegrad.backends.cpu_jit_vector import draw, inlined, kernel, place
+
+
+@kernel(">n1 n <I1 <I1 >I1", "I")
+def spans(ticket, tasks, starts, offsets, out):
+    """out = starts[i], starts[i] + 1, ... for every run i; a task takes an equal share of it."""
+    n = int64(out.size)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        e, end = t * n // tasks, (t + 1) * n // tasks
+        low, high = int64(0), int64(starts.size - 1)  # the last run that starts at or before e
+        while low < high:
+            middle = (low + high + 1) // 2
+            if int64(offsets[middle]) <= e:
+                low = middle
+            else:
+                high = middle - 1
+        while e < end:
+            shift = int64(starts[low]) - int64(offsets[low])
+            stop = min(end, int64(offsets[low + 1]))
+            while e < stop:
+                out[e] = shift + e
+                e += 1
+            low += 1
+
+
+@kernel(">n1 n <I1 <I1 <K1 <K1 >I1", "IK")
+def find(ticket, tasks, indptr, cols, row, col, out):
+    """out (q,) = the position of (row[q], col[q]), -1 if it is not there: a binary search."""
+    n = int64(row.size)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        for q in range(t * n // tasks, (t + 1) * n // tasks):
+            i, j = uint64(row[q]), int64(col[q])
+            low, end = int64(indptr[i]), int64(indptr[i + uint64(1)])
+            high = end
+            while low < high:
+                middle = (low + high) >> 1
+                if int64(cols[middle]) < j:
+                    low = middle + 1
+                else:
+                    high = middle
+            out[q] = low if low < end and int64(cols[low]) == j else -1
+
+
+@inlined(set())
+def _both(p, p_end, q, q_end, a_cols, b_cols):
+    """How many columns two rows have in all. No branch: which row is ahead cannot be foreseen."""
+    count = int64(0)
+    while p < p_end and q < q_end:
+        left, right = a_cols[p], b_cols[q]
+        p += int64(left <= right)
+        q += int64(right <= left)
+        count += 1
+    return count + (p_end - p) + (q_end - q)
+
+
+@kernel(">n1 <n1 <I1 <I1 <I1 <I1 >I1", "I")
+def count_merged(ticket, cuts, a_indptr, a_cols, b_indptr, b_cols, counts):
+    """counts (m,) = entries of each row of either pattern."""
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            p, p_end = int64(a_indptr[i]), int64(a_indptr[i + 1])
+            q, q_end = int64(b_indptr[i]), int64(b_indptr[i + 1])
+            counts[i] = _both(p, p_end, q, q_end, a_cols, b_cols)
+
+
+@kernel(">n1 <n1 <I1 <I1 <I1 <I1 <I1 <I1 <I1 >I1 >I1 >I1", "I")
+def merge_rows(
+    ticket, cuts, a_indptr, a_cols, a_at, b_indptr, b_cols, b_at, indptr, cols, perm, runs
+):
+    """cols of the rows of either pattern, perm: where their values are among those of `a` and `b`
+    joined, runs: which of these are one entry."""
+    behind = int64(a_cols.size)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            p, p_end = int64(a_indptr[i]), int64(a_indptr[i + 1])
+            q, q_end = int64(b_indptr[i]), int64(b_indptr[i + 1])
+            e, o = p + q, int64(indptr[i])
+            while p < p_end and q < q_end:
+                left, right = int64(a_cols[p]), int64(b_cols[q])
+                runs[o], cols[o] = e, min(left, right)
+                first, second = int64(place(a_at, p, 1)), behind + int64(place(b_at, q, 1))
+                perm[e] = first if left <= right else second
+                if left == right:
+                    e += 1
+                    perm[e] = second
+                p += int64(left <= right)
+                q += int64(right <= left)
+                e += 1
+                o += 1
+            while p < p_end:
+                runs[o], cols[o], perm[e] = e, a_cols[p], int64(place(a_at, p, 1))
+                p, e, o = p + 1, e + 1, o + 1
+            while q < q_end:
+                runs[o], cols[o], perm[e] = e, b_cols[q], behind + int64(place(b_at, q, 1))
+                q, e, o = q + 1, e + 1, o + 1

@@ -1,0 +1,99 @@
+"""Where entries lie, by the kernels of `cpu_jit_kernels_places`."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu import Cpu
+from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous, get_num_threads, launch
+
+__all__ = ["CpuJitPlaces", "row_cuts"]
+
+_MIN_PLACES = 1 << 13  # entries below which NumPy serves
+_GRAIN = 8192  # entries in a task, unless that makes more than _MAX_TASKS
+_MAX_TASKS = 1024
+_INDEX = (np.dtype("i4"), np.dtype("i8"))
+
+
+class CpuJitPlaces(Cpu):
+    """Kernels of `cpu_jit_kernels_places`."""
+
+    def _pays(self, work: int, least: int) -> bool:
+        raise NotImplementedError
+
+    def spans(self, starts: Array, offsets: Array) -> Array:
+        dtype, total = np.result_type(starts, offsets), int(offsets[-1])
+        if dtype not in _INDEX or not (total and self._pays(total, _MIN_PLACES)):
+            return super().spans(starts, offsets)
+        out = np.empty(total, dtype)
+        args = contiguous(starts, dtype), contiguous(offsets, dtype), out
+        tasks = _tasks(total)
+        launch(_kernel("spans", dtype), (tasks, *args), tasks, total)
+        return out
+
+    def find(self, indptr: Array, cols: Array, row: Array, col: Array) -> Array:
+        dtype, wide = np.result_type(indptr, cols), np.result_type(row, col)
+        known = dtype in _INDEX and wide in _INDEX
+        if not (known and row.size and cols.size and self._pays(row.size, _MIN_PLACES)):
+            return super().find(indptr, cols, row, col)
+        out = np.empty(row.size, dtype)
+        lines = contiguous(indptr, dtype), contiguous(cols, dtype)
+        cells = contiguous(row, wide), contiguous(col, wide)
+        tasks = _tasks(row.size)
+        kernel = _kernel("find", dtype, wide)
+        launch(kernel, (tasks, *lines, *cells, out), tasks, 16 * row.size)
+        return out
+
+    def merge_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array | None] | None:
+        total, m = a.nnz + b.nnz, a.shape[0]
+        if not (total and self._pays(total + m, _MIN_PLACES)):
+            return None
+        if not (a.core.unique and b.core.unique):
+            return None
+        lines = [(x, y, x[:0] if at is None else at) for x, y, at in map(_sorted_rows, (a, b))]
+        dtype = np.result_type(*(x for line in lines for x in line))
+        if dtype not in _INDEX or total > np.iinfo(dtype).max:
+            return None
+        a_lines, b_lines = (tuple(contiguous(x, dtype) for x in line) for line in lines)
+        cuts = row_cuts(a_lines[0] + np.arange(m + 1) + b_lines[0])
+        indptr = np.zeros(m + 1, dtype)
+        args = (cuts, *a_lines[:2], *b_lines[:2], indptr[1:])
+        launch(_kernel("count_merged", dtype), args, cuts.size - 1, 2 * total)
+        np.cumsum(indptr, out=indptr)
+        nnz = int(indptr[-1])
+        cols, perm, runs = np.empty(nnz, dtype), np.empty(total, dtype), np.empty(nnz + 1, dtype)
+        runs[nnz] = total
+        args = (cuts, *a_lines, *b_lines, indptr, cols, perm, runs)
+        launch(_kernel("merge_rows", dtype), args, cuts.size - 1, 4 * total)
+        return indptr, cols, perm, None if nnz == total else runs
+
+
+def _sorted_rows(pattern: Any) -> Any:
+    return pattern.sorted_rows()
+
+
+def row_cuts(done: Array) -> Array:
+    """Rows at which chunks of equal work begin; done (m + 1,): the work before each row."""
+    chunks = min(max(1, int(done[-1]) >> 14), 16 * get_num_threads())
+    targets = np.arange(1, chunks) * (int(done[-1]) // chunks)
+    inner = np.searchsorted(done, targets).astype(np.int64)
+    return np.concatenate(([0], inner, [done.size - 1])).astype(np.int64)
+
+
+def _tasks(n: int) -> int:
+    return min(max(n // _GRAIN, 1), _MAX_TASKS)
+
+
+@cache
+def _load(name: str) -> Kernel:
+    from sparsegrad.backends import cpu_jit_kernels_places
+
+    return getattr(cpu_jit_kernels_places, name)
+
+
+def _kernel(name: str, *dtypes: np.dtype) -> Any:
+    return _load(name)[dtypes]

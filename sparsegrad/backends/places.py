@@ -1,0 +1,47 @@
+"""Where entries lie: index work on lines, which are entries grouped by row and sorted by column.
+
+Part of the contract; pure array code here.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from sparsegrad.backends import joins
+
+__all__ = ["Places"]
+
+Array = Any
+
+
+class Places:
+    """Positions of runs and of single cells, and two patterns made one."""
+
+    xp: ModuleType = np
+
+    def expand(self, indptr: Array, nnz: int) -> Array:
+        raise NotImplementedError
+
+    def spans(self, starts: Array, offsets: Array) -> Array:
+        """Runs one behind the other: starts[i], starts[i] + 1, ... for every run i, of lengths
+        diff(offsets): starts (s,), offsets (s + 1,) -> (offsets[-1],)."""
+        total = int(offsets[-1])
+        shift = starts - offsets[:-1]
+        return shift[self.expand(offsets, total)] + self.xp.arange(total)
+
+    def find(self, indptr: Array, cols: Array, row: Array, col: Array) -> Array:
+        """Where the cells (row[q], col[q]) stand among lines without duplicates: indptr (m + 1,),
+        cols (nnz,), row and col (q,) in range -> positions (q,), -1 for a cell that is not there.
+        """
+        at, there = joins.find(self.xp, (indptr, cols, None), row, col)
+        return self.xp.where(there, at, -1)
+
+    def merge_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array | None] | None:
+        """The entries of either of two patterns of one shape without duplicates: offsets of the
+        rows (m + 1,), columns, and for the values of `a` and `b` joined the order in which they
+        stand there and the runs (entries + 1,) that are one entry; no runs, if no entry is in both.
+        None where all of them are to be sorted."""
+        return None

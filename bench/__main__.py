@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import gpu, report, scaling
+from bench import gpu, gpu_cases, report, scaling
 from bench.cases import all_cases
 from bench.machine import cores
 from bench.peers import PEERS
@@ -106,6 +106,9 @@ def _list() -> int:
         print(f"{case.name:12} {case.title}")
         for variant in case.variants("full"):
             print(f"{'':12} - {variant['label']}")
+    print(f"{'gpu':12} ops on a CUDA device (python -m bench gpu)")
+    for gpu_case in gpu_cases.all_cases(60, 300):
+        print(f"{'':12} - {gpu_case.name}")
     for peer in PEERS.values():
         print(f"peer {peer.title}: {peer.missing() or 'installed'}")
     return 0

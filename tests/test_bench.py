@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
+import sparsegrad as sg
 from bench import __main__ as command
 from bench import bandwidth, gpu, gpu_cases, gpu_measure, machine, peers, probe, report, scaling
 from bench import run as runner
@@ -464,7 +465,15 @@ def test_command_writes_json_and_markdown(tmp_path, without_peers, monkeypatch, 
 
 def test_command_lists(capsys):
     assert command.main(["list"]) == 0
-    assert all(name in capsys.readouterr().out for name in ("spmm-grad",))
+    listed = capsys.readouterr().out
+    assert all(text in listed for text in ("spmm-grad", "- epoch of GAT", "peer PyTorch"))
+
+
+def test_without_a_gpu_the_reason_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(sg.backends, "cuda_problem", lambda: "no device is visible")
+    sg.backends._cuda.cache_clear()
+    assert command.main(["gpu", "--quick"]) == 2
+    assert capsys.readouterr().err.startswith("bench gpu: device cuda: no device is visible")
 
 
 @pytest.mark.parametrize(

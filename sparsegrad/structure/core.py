@@ -154,7 +154,7 @@ class Core:
         and the facts above, which then are known; else None, and each is found when asked for."""
         if self.kind != "coo" or ("perm", "row") in self._cache or "facts" in self._cache:
             return None
-        found = self.backend.survey(self.arrays, self.shape)
+        found = self.built("perm", lambda: self.backend.survey(self.arrays, self.shape))
         if found is None:
             return None
         perm = found.perm

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import sparsegrad as sg
+from sparsegrad.engine.primitive import primitive, registry
 
 settings.register_profile("ci", max_examples=50, derandomize=True, deadline=None)
 settings.register_profile("deep", max_examples=2000, deadline=None)
@@ -75,3 +78,21 @@ def backend(request: Any) -> Any:
     """Every CPU backend in turn."""
     with sg.config(backend=request.param):
         yield request.param
+
+
+@pytest.fixture
+def no_gc() -> Iterator[None]:
+    """Only references keep things alive: the cyclic collector is off."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def define() -> Iterator[Any]:
+    """`primitive`, and a registry without what the test defined afterwards."""
+    before = set(registry)
+    yield primitive
+    for name in set(registry) - before:
+        del registry[name]

@@ -6,7 +6,6 @@ The oracle is SciPy, or coordinates written out by hand.
 from __future__ import annotations
 
 import copy
-import gc
 import itertools
 import pickle
 import threading
@@ -26,14 +25,6 @@ from sparsegrad.structure.core import Core
 from sparsegrad.structure.pattern import Pattern
 
 FORMATS = ("coo", "csr", "csc")
-
-
-@pytest.fixture
-def no_gc() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.fixture

@@ -28,17 +28,19 @@ from sparsegrad.backends.cpu_jit_calls import (
 )
 from sparsegrad.backends.cpu_jit_dense import CpuJitDense
 from sparsegrad.backends.cpu_jit_index import CpuJitIndex
+from sparsegrad.backends.cpu_jit_kept import KeptValues
 from sparsegrad.backends.cpu_jit_launch import (
     contiguous,
     get_num_threads,
     launch,
     set_num_threads,
 )
+from sparsegrad.backends.cpu_jit_places import CpuJitPlaces
 from sparsegrad.backends.cpu_jit_products import CpuJitProducts, wide_of
 from sparsegrad.backends.cpu_jit_random import CpuJitRandom
 from sparsegrad.backends.cpu_jit_segments import CpuJitSegments
 from sparsegrad.backends.cpu_jit_steps import CpuJitSteps
-from sparsegrad.backends.kept_values import KeptValues
+from sparsegrad.backends.cpu_jit_tiles import spmm_tiles
 from sparsegrad.dtypes import kind
 
 __all__ = ["MIN_PRODUCT", "CpuJit", "get_num_threads", "row_plan", "set_num_threads", "warmup"]
@@ -53,7 +55,15 @@ _OUTPUTS = 16  # of them at most, one for each chunk
 _MIN_KEPT = 1 << 15  # values that are kept in another order: fewer are fast to find
 
 
-class CpuJit(CpuJitIndex, CpuJitSegments, CpuJitProducts, CpuJitDense, CpuJitRandom, CpuJitSteps):
+class CpuJit(
+    CpuJitIndex,
+    CpuJitPlaces,
+    CpuJitSegments,
+    CpuJitProducts,
+    CpuJitDense,
+    CpuJitRandom,
+    CpuJitSteps,
+):
     """Numba kernels over chunks of equal numbers of entries, on top of `Cpu`.
 
     `always` uses them for every size, which is what tests want.
@@ -95,6 +105,10 @@ class CpuJit(CpuJitIndex, CpuJitSegments, CpuJitProducts, CpuJitDense, CpuJitRan
             dense = np.pad(dense, ((0, 0), (0, 0), (0, least - k)))
         width = dense.shape[2]
         work = nnz * heads * width
+        if heads == 1:
+            out = spmm_tiles(self, pattern, scalars[:, 0], step, dense[:, 0])
+            if out is not None:
+                return result(out, x.dtype, (m, *x.shape[1:]))
         if (few := _scatter_plan(pattern, heads * width * wide.itemsize)) is not None:
             parts = np.empty((len(few[0]) - 1, m, heads, width), dtype=wide)
             kernel = kernel_of("spmm_scattered", wide, few[1].dtype)

@@ -44,7 +44,9 @@ _FAMILIES = (
     "_bias",
     "_dense",
     "_index",
+    "_kept",
     "_narrow",
+    "_places",
     "_product",
     "_random",
     "_sddmm",
@@ -52,6 +54,7 @@ _FAMILIES = (
     "_sort",
     "_spmm",
     "_steps",
+    "_tiles",
 )
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
-from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous, get_num_threads, launch
+from sparsegrad.backends.cpu_jit_calls import I8, NONE, kernel_of, tasks_of
+from sparsegrad.backends.cpu_jit_launch import contiguous, get_num_threads, launch
 
 __all__ = ["CpuJitPlaces", "row_cuts"]
 
 _MIN_PLACES = 1 << 13  # entries below which NumPy serves
-_GRAIN = 8192  # entries in a task, unless that makes more than _MAX_TASKS
-_MAX_TASKS = 1024
-_INDEX = (np.dtype("i4"), np.dtype("i8"))
 
 
 class CpuJitPlaces(Cpu):
@@ -26,25 +23,27 @@ class CpuJitPlaces(Cpu):
         raise NotImplementedError
 
     def spans(self, starts: Array, offsets: Array) -> Array:
-        dtype, total = np.result_type(starts, offsets), int(offsets[-1])
-        if dtype not in _INDEX or not (total and self._pays(total, _MIN_PLACES)):
+        dtype, total = starts.dtype, int(offsets[-1])
+        if dtype not in NONE or not (total and self._pays(total, _MIN_PLACES)):
             return super().spans(starts, offsets)
+        if total > np.iinfo(dtype).max:
+            dtype = I8
         out = np.empty(total, dtype)
         args = contiguous(starts, dtype), contiguous(offsets, dtype), out
-        tasks = _tasks(total)
-        launch(_kernel("spans", dtype), (tasks, *args), tasks, total)
+        tasks = tasks_of(total)
+        launch(kernel_of("spans", dtype), (tasks, *args), tasks, total)
         return out
 
     def find(self, indptr: Array, cols: Array, row: Array, col: Array) -> Array:
         dtype, wide = np.result_type(indptr, cols), np.result_type(row, col)
-        known = dtype in _INDEX and wide in _INDEX
+        known = dtype in NONE and wide in NONE
         if not (known and row.size and cols.size and self._pays(row.size, _MIN_PLACES)):
             return super().find(indptr, cols, row, col)
         out = np.empty(row.size, dtype)
         lines = contiguous(indptr, dtype), contiguous(cols, dtype)
         cells = contiguous(row, wide), contiguous(col, wide)
-        tasks = _tasks(row.size)
-        kernel = _kernel("find", dtype, wide)
+        tasks = tasks_of(row.size)
+        kernel = kernel_of("find", dtype, wide)
         launch(kernel, (tasks, *lines, *cells, out), tasks, 16 * row.size)
         return out
 
@@ -56,19 +55,19 @@ class CpuJitPlaces(Cpu):
             return None
         lines = [(x, y, x[:0] if at is None else at) for x, y, at in map(_sorted_rows, (a, b))]
         dtype = np.result_type(*(x for line in lines for x in line))
-        if dtype not in _INDEX or total > np.iinfo(dtype).max:
+        if dtype not in NONE or total > np.iinfo(dtype).max:
             return None
         a_lines, b_lines = (tuple(contiguous(x, dtype) for x in line) for line in lines)
         cuts = row_cuts(a_lines[0] + np.arange(m + 1) + b_lines[0])
         indptr = np.zeros(m + 1, dtype)
         args = (cuts, *a_lines[:2], *b_lines[:2], indptr[1:])
-        launch(_kernel("count_merged", dtype), args, cuts.size - 1, 2 * total)
+        launch(kernel_of("count_merged", dtype), args, cuts.size - 1, 2 * total)
         np.cumsum(indptr, out=indptr)
         nnz = int(indptr[-1])
         cols, perm, runs = np.empty(nnz, dtype), np.empty(total, dtype), np.empty(nnz + 1, dtype)
         runs[nnz] = total
         args = (cuts, *a_lines, *b_lines, indptr, cols, perm, runs)
-        launch(_kernel("merge_rows", dtype), args, cuts.size - 1, 4 * total)
+        launch(kernel_of("merge_rows", dtype), args, cuts.size - 1, 4 * total)
         return indptr, cols, perm, None if nnz == total else runs
 
 
@@ -82,18 +81,3 @@ def row_cuts(done: Array) -> Array:
     targets = np.arange(1, chunks) * (int(done[-1]) // chunks)
     inner = np.searchsorted(done, targets).astype(np.int64)
     return np.concatenate(([0], inner, [done.size - 1])).astype(np.int64)
-
-
-def _tasks(n: int) -> int:
-    return min(max(n // _GRAIN, 1), _MAX_TASKS)
-
-
-@cache
-def _load(name: str) -> Kernel:
-    from sparsegrad.backends import cpu_jit_kernels_places
-
-    return getattr(cpu_jit_kernels_places, name)
-
-
-def _kernel(name: str, *dtypes: np.dtype) -> Any:
-    return _load(name)[dtypes]

@@ -10,8 +10,9 @@ import numpy as np
 
 from sparsegrad.backends import joins
 from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous, launch
-from sparsegrad.backends.cpu_jit_places import CpuJitPlaces, row_cuts
+from sparsegrad.backends.cpu_jit_places import row_cuts
 from sparsegrad.dtypes import accumulator, kind
 
 __all__ = ["CpuJitProducts", "wide_of"]
@@ -25,7 +26,7 @@ def wide_of(dtype: np.dtype) -> np.dtype | None:
     return accumulator(dtype) if kind(dtype) == "f" else None
 
 
-class CpuJitProducts(CpuJitPlaces):
+class CpuJitProducts(Cpu):
     """Kernels of `cpu_jit_kernels_product`."""
 
     def _pays(self, work: int, least: int) -> bool:

@@ -9,6 +9,7 @@ import importlib.metadata
 import inspect
 import io
 import pkgutil
+import re
 import subprocess
 import sys
 import tokenize
@@ -146,15 +147,17 @@ WITHOUT_EXAMPLE = {"calibrate", "from_torch", "to_torch"}
     "space", [sg, sg.nn, sg.nn.init, sg.optim, sg.amp], ids=lambda m: m.__name__
 )
 def test_public_callables_have_examples(space):
-    """Errors and the tuples that ops return apart; they run as doctests, so they are true."""
+    """Which run as doctests, so they are true; a layer may name the function that has one. Errors
+    and the tuples that ops return need none."""
     found = {name: getattr(space, name) for name in space.__all__}
     found = {name: value for name, value in found.items() if callable(value)}
     assert found
     for name, value in found.items():
         if isinstance(value, type) and issubclass(value, BaseException | tuple):
             continue
-        documented = ">>> " in (documentation(value) or "")
-        assert documented != (name in WITHOUT_EXAMPLE), name
+        texts = [documentation(value) or ""]
+        texts += [getattr(sg, other).__doc__ for other in re.findall(r"see `sg\.(\w+)`", texts[0])]
+        assert any(">>> " in text for text in texts) != (name in WITHOUT_EXAMPLE), name
 
 
 @pytest.mark.parametrize("module", PUBLIC_MODULES)

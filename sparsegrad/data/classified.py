@@ -20,6 +20,12 @@ class Classified:
     """Rows with a label, for training and for the test.
 
     x, test_x: SparseTensors (n, F) and (n', F), CSR. y, test_y: Tensors (n,) and (n',), int64.
+
+    >>> import sparsegrad as sg
+    >>> rows = sg.data.Labelled(sg.sparse_eye(10), sg.arange(10))
+    >>> found = sg.data.labelled("ten", rows, share=0.3)
+    >>> found.y.shape
+    (7,)
     """
 
     name: str
@@ -44,6 +50,12 @@ def labelled(name: str, rows: Labelled, share: float = 0.2, seed: int = 0) -> Cl
     """Rows with labels, of which a `share`, drawn at random, is the test.
 
     Equal seeds give equal parts. Raises ValueError for a share outside [0, 1].
+
+    >>> import sparsegrad as sg
+    >>> rows = sg.data.Labelled(sg.sparse_eye(10), sg.arange(10))
+    >>> found = sg.data.labelled("ten", rows, share=0.3)
+    >>> found.x.shape, found.test_x.shape
+    ((7, 10), (3, 10))
     """
     train, test = random_split(len(rows.y), (1 - share, share), seed)
     return Classified(name, rows.X[train], rows.y[train], rows.X[test], rows.y[test])

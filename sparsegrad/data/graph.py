@@ -27,6 +27,11 @@ class Graph:
     features: SparseTensor (n, F), CSR, rows that sum to 1 (or 0); of some data sets a Tensor.
     labels: Tensor (n,), int64, in [0, n_classes); -1 for a node without a class.
     train, val, test: Tensors of node ids, int64, disjoint.
+
+    >>> import sparsegrad as sg
+    >>> graph = sg.data.sbm(n=400, seed=0)
+    >>> graph.adjacency.shape, graph.labels.shape
+    ((400, 400), (400,))
     """
 
     name: str

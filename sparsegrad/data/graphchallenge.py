@@ -25,6 +25,12 @@ class SparseNetwork:
     images: SparseTensor (n, neurons), CSR. layers: SparseTensors (neurons, neurons), CSR.
     bias: added where Y W has entries. categories: Tensor, int64, the rows that are not empty at
         the end, in order.
+
+    >>> import sparsegrad as sg
+    >>> W = (sg.sparse_eye(4) * 2).to("csr")
+    >>> network = sg.data.SparseNetwork("twice", sg.sparse_eye(4), (W,), -0.5, 32.0, sg.arange(4))
+    >>> sg.relu(network.images @ network.layers[0]).nnz
+    4
     """
 
     name: str

@@ -19,6 +19,12 @@ class Interactions:
 
     train, test: SparseTensors (users, items), CSR, without duplicates and with no entry in common;
         ones, or ratings.
+
+    >>> import sparsegrad as sg
+    >>> R = sg.random_sparse(20, 30, 0.5)
+    >>> found = sg.data.rated("few", R)
+    >>> found.train.nnz + found.test.nnz == R.nnz
+    True
     """
 
     name: str

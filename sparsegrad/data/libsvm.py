@@ -16,7 +16,13 @@ __all__ = ["Labelled", "read_libsvm"]
 
 
 class Labelled(NamedTuple):
-    """Rows with a label each."""
+    """Rows with a label each.
+
+    >>> import sparsegrad as sg
+    >>> rows = sg.data.Labelled(sg.sparse_eye(2), sg.tensor([0, 1]))
+    >>> rows.X.shape, rows.y
+    ((2, 2), tensor([0, 1]))
+    """
 
     X: SparseTensor  # (n, F), CSR
     y: Tensor  # (n,)

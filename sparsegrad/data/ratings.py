@@ -20,7 +20,12 @@ __all__ = ["Ratings", "movielens", "rated", "read_ratings"]
 
 
 class Ratings(NamedTuple):
-    """A matrix of ratings, and the names of its rows and columns."""
+    """A matrix of ratings, and the names of its rows and columns.
+
+    >>> import sparsegrad as sg
+    >>> sg.data.Ratings(sg.sparse_eye(2), ["ann", "bob"], ["tea", "milk"]).users
+    ['ann', 'bob']
+    """
 
     R: SparseTensor  # (users, items), CSR
     users: list[str]
@@ -114,7 +119,13 @@ def _is_header(parts: list[str], place: int | None) -> bool:
 
 
 def rated(name: str, R: SparseTensor, share: float = 0.2, seed: int = 0) -> Interactions:
-    """Ratings (users, items) with about the `share` of each user's for the test, by `hold_out`."""
+    """Ratings (users, items) with about the `share` of each user's for the test, by `hold_out`.
+
+    >>> import sparsegrad as sg
+    >>> R = sg.random_sparse(20, 30, 0.5)
+    >>> sg.data.rated("few", R, share=0.2).train.shape
+    (20, 30)
+    """
     train, test = hold_out(R, share, seed)
     return Interactions(name, train, test)
 

@@ -34,7 +34,7 @@ from sparsegrad.ops.sparse_structure import (
 from sparsegrad.sparse_tensor import SomeRows, SparseTensor, some_rows, wrap
 from sparsegrad.structure import plan
 from sparsegrad.structure.pattern import Pattern
-from sparsegrad.tensor import Tensor, as_tensor
+from sparsegrad.tensor import Tensor, _make, as_tensor
 
 __all__ = ["SparseSum"]
 
@@ -177,7 +177,7 @@ class _Algebra:
                     f"scalar (hint: {hint})"
                 )
             xp = backends.for_array(tensor.data).xp
-            return Tensor(xp.ones(shape, tensor.dtype))
+            return _make(xp.ones(shape, tensor.dtype), None, 0)
         if not isinstance(g, (Tensor, SparseTensor)):
             g = as_tensor(g, tensor.dtype)
         if tuple(g.shape) != shape:
@@ -244,11 +244,13 @@ class _Algebra:
             new = g_owned if data is memory else not any(_holds(s, data) for s in saved)
         else:
             new = g_owned and own is owner(memory) and _writable(data)
-        # Memory that two edges share is nobody's own.
-        return new and (
-            len(results) == 1
-            or sum(r is not None and owner(_memory(r)) is own for r in results) <= 1
-        )
+        if not new or len(results) == 1:
+            return new
+        holders = 0  # memory that two edges share is nobody's own
+        for r in results:
+            if r is not None and owner(_memory(r)) is own:
+                holders += 1
+        return holders < 2
 
     def run_hooks(self, hooks: Iterable[Callable[..., Any]], g: Any) -> Any:
         """`g` after the user's hooks; a hook may give another gradient of the same shape."""

@@ -146,9 +146,9 @@ class Primitive:
             return _watched(self, args, static)
         if self._simple and not static and _straight:
             if len(args) == 2:
-                return _binary(self, *args)
+                return _binary(self, args[0], args[1])
             if len(args) == 1:
-                return _unary(self, *args)
+                return _unary(self, args[0])
         return self._general(args, static)
 
     # Most ops of most programs are on NumPy's float32 or float64. These two are `__call__` with as
@@ -399,39 +399,46 @@ def _binary(self: Primitive, a: Any, b: Any) -> Any:
         needs = a._requires_grad
         if isinstance(b, _Tensor):
             y = b.data
-            alike = y.dtype is dtype and type(y) is _ndarray
+            plain = type(x) is _ndarray and type(y) is _ndarray and y.dtype is dtype
             if b._requires_grad:
                 needs += 2
         else:
             y = b
-            alike = type(b) is float or type(b) is int
-        if alike and (dtype is _F4 or dtype is _F8) and type(x) is _ndarray:
-            forward = self.forward
-            token = silence(SILENT)
-            try:
-                out = forward(np, x, y)
-            except Exception:
-                return self._general((a, b), _NO_STATIC)
-            finally:
-                restore(token)
-            if type(out) is not _ndarray:
-                out = np.asarray(out)
-            if needs and recording.get() and (needs := needs & self._ruled):
-                plan = self._plans.get(4 | needs) or self._plan(4 | needs)
-                if plan.kept is None:
-                    return self._record((a, b), _NO_STATIC, needs, (out,), ())
-                edges: tuple[Edge, ...]
-                if needs == 1:
-                    edges = ((a._node or a, a._index, x.shape, dtype),)
-                elif needs == 2:
-                    edges = ((b._node or b, b._index, y.shape, dtype),)
-                else:
-                    edges = (
-                        (a._node or a, a._index, x.shape, dtype),
-                        (b._node or b, b._index, y.shape, dtype),
-                    )
-                return _make(out, recorded(plan, edges, plan.kept((a, b, out))), 0)
-            return _make(out, None, 0)
+            plain = type(x) is _ndarray and (type(b) is float or type(b) is int)
+    elif isinstance(b, _Tensor):
+        x, y = a, b.data
+        dtype = y.dtype
+        needs = 2 * b._requires_grad
+        plain = type(y) is _ndarray and (type(a) is float or type(a) is int)
+    else:
+        return self._general((a, b), _NO_STATIC)
+    if plain and (dtype is _F4 or dtype is _F8):
+        forward = self.forward
+        token = silence(SILENT)
+        try:
+            out = forward(np, x, y)
+        except Exception:
+            return self._general((a, b), _NO_STATIC)
+        finally:
+            restore(token)
+        if type(out) is not _ndarray:
+            out = np.asarray(out)
+        if needs and recording.get() and (needs := needs & self._ruled):
+            plan = self._plans.get(4 | needs) or self._plan(4 | needs)
+            if plan.kept is None:
+                return self._record((a, b), _NO_STATIC, needs, (out,), ())
+            edges: tuple[Edge, ...]
+            if needs == 1:
+                edges = ((a._node or a, a._index, x.shape, dtype),)
+            elif needs == 2:
+                edges = ((b._node or b, b._index, y.shape, dtype),)
+            else:
+                edges = (
+                    (a._node or a, a._index, x.shape, dtype),
+                    (b._node or b, b._index, y.shape, dtype),
+                )
+            return _make(out, recorded(plan, edges, plan.kept((a, b, out))), 0)
+        return _make(out, None, 0)
     return self._general((a, b), _NO_STATIC)
 
 

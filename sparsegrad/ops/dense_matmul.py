@@ -62,6 +62,8 @@ def matmul(a: Any, b: Any) -> Any:
     a, b = as_tensor(a), as_tensor(b)
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[0 if b.ndim == 1 else -2]:
         raise ShapeError(f"matmul: shapes do not fit; got a: {a.shape}, b: {b.shape}")
+    if a.ndim == b.ndim == 2:
+        return matmul_p(a, b)
     left, right = a, b
     if a.ndim == 1:
         left = reshape_p(a, shape=(1, -1))

@@ -318,7 +318,7 @@ def mul(a: Any, b: Any) -> Any:
     >>> sg.mul(sg.tensor([1.0, 2.0]), 3)
     tensor([3., 6.])
     """
-    return mul_p(a, b)
+    return mul_p.binary(a, b)
 
 
 def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
@@ -331,7 +331,7 @@ def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     tensor([0.5, 1. ])
     """
     if rounding_mode is None:
-        return div_p(a, b)
+        return div_p.binary(a, b)
     if rounding_mode not in ("floor", "trunc"):
         raise ValueError(f"div: rounding_mode must be 'floor' or 'trunc', got {rounding_mode!r}")
     from sparsegrad.ops.binary import quotient
@@ -346,7 +346,7 @@ def neg(x: Any) -> Any:
     >>> sg.neg(sg.tensor([-2.0, 3.0]))
     tensor([ 2., -3.])
     """
-    return neg_p(x)
+    return neg_p.unary(x)
 
 
 def pow(base: Any, exponent: Any) -> Any:
@@ -357,7 +357,7 @@ def pow(base: Any, exponent: Any) -> Any:
     >>> sg.pow(sg.tensor([1.0, 2.0]), 3)
     tensor([1., 8.])
     """
-    return pow_p(base, exponent)
+    return pow_p.binary(base, exponent)
 
 
 def maximum(a: Any, b: Any) -> Tensor:
@@ -367,7 +367,7 @@ def maximum(a: Any, b: Any) -> Tensor:
     >>> sg.maximum(sg.tensor([1.0, 5.0]), 3.0)
     tensor([3., 5.])
     """
-    return maximum_p(a, b)
+    return maximum_p.binary(a, b)
 
 
 def minimum(a: Any, b: Any) -> Tensor:
@@ -377,7 +377,7 @@ def minimum(a: Any, b: Any) -> Tensor:
     >>> sg.minimum(sg.tensor([1.0, 5.0]), 3.0)
     tensor([1., 3.])
     """
-    return minimum_p(a, b)
+    return minimum_p.binary(a, b)
 
 
 def exp(x: Any) -> Tensor:
@@ -387,7 +387,7 @@ def exp(x: Any) -> Tensor:
     >>> sg.exp(sg.zeros(2))
     tensor([1., 1.])
     """
-    return exp_p(x)
+    return exp_p.unary(x)
 
 
 def log(x: Any) -> Tensor:
@@ -397,7 +397,7 @@ def log(x: Any) -> Tensor:
     >>> sg.log(sg.ones(2))
     tensor([0., 0.])
     """
-    return log_p(x)
+    return log_p.unary(x)
 
 
 def sqrt(x: Any) -> Any:
@@ -407,7 +407,7 @@ def sqrt(x: Any) -> Any:
     >>> sg.sqrt(sg.tensor([4.0, 9.0]))
     tensor([2., 3.])
     """
-    return sqrt_p(x)
+    return sqrt_p.unary(x)
 
 
 def tanh(x: Any) -> Any:
@@ -427,7 +427,7 @@ def sigmoid(x: Any) -> Tensor:
     >>> sg.sigmoid(sg.zeros(2))
     tensor([0.5, 0.5])
     """
-    return sigmoid_p(x)
+    return sigmoid_p.unary(x)
 
 
 def relu(x: Any) -> Any:
@@ -437,7 +437,7 @@ def relu(x: Any) -> Any:
     >>> sg.relu(sg.tensor([-1.0, 2.0]))
     tensor([0., 2.])
     """
-    return relu_p(x)
+    return relu_p.unary(x)
 
 
 def abs(x: Any) -> Any:
@@ -447,7 +447,7 @@ def abs(x: Any) -> Any:
     >>> sg.abs(sg.tensor([-2.0, 3.0]))
     tensor([2., 3.])
     """
-    return abs_p(x)
+    return abs_p.unary(x)
 
 
 def eq(a: Any, b: Any) -> Tensor:
@@ -457,7 +457,7 @@ def eq(a: Any, b: Any) -> Tensor:
     >>> sg.eq(sg.tensor([1, 2]), 2)
     tensor([False,  True])
     """
-    return eq_p(a, b)
+    return eq_p.binary(a, b)
 
 
 def ne(a: Any, b: Any) -> Tensor:
@@ -467,7 +467,7 @@ def ne(a: Any, b: Any) -> Tensor:
     >>> sg.ne(sg.tensor([1, 2]), 2)
     tensor([ True, False])
     """
-    return ne_p(a, b)
+    return ne_p.binary(a, b)
 
 
 def lt(a: Any, b: Any) -> Tensor:
@@ -477,7 +477,7 @@ def lt(a: Any, b: Any) -> Tensor:
     >>> sg.lt(sg.tensor([1, 2, 3]), 2)
     tensor([ True, False, False])
     """
-    return lt_p(a, b)
+    return lt_p.binary(a, b)
 
 
 def le(a: Any, b: Any) -> Tensor:
@@ -487,7 +487,7 @@ def le(a: Any, b: Any) -> Tensor:
     >>> sg.le(sg.tensor([1, 2, 3]), 2)
     tensor([ True,  True, False])
     """
-    return le_p(a, b)
+    return le_p.binary(a, b)
 
 
 def gt(a: Any, b: Any) -> Tensor:
@@ -497,7 +497,7 @@ def gt(a: Any, b: Any) -> Tensor:
     >>> sg.gt(sg.tensor([1, 2, 3]), 2)
     tensor([False, False,  True])
     """
-    return gt_p(a, b)
+    return gt_p.binary(a, b)
 
 
 def ge(a: Any, b: Any) -> Tensor:
@@ -507,7 +507,7 @@ def ge(a: Any, b: Any) -> Tensor:
     >>> sg.ge(sg.tensor([1, 2, 3]), 2)
     tensor([False,  True,  True])
     """
-    return ge_p(a, b)
+    return ge_p.binary(a, b)
 
 
 def where(mask: Any, a: Any = None, b: Any = None) -> Any:
@@ -550,7 +550,7 @@ def clone(x: Any) -> Any:
     >>> x.grad
     tensor([1., 1.])
     """
-    return clone_p(x)
+    return clone_p.unary(x)
 
 
 def cast(x: Any, dtype: Any) -> Any:

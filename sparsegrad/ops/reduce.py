@@ -112,7 +112,7 @@ sum_p.defvjp(x=lambda g, x_meta, axis, keepdims: _back(g, x_meta, axis, keepdims
 @primitive(promote="float")
 def mean_p(be: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> Any:
     wide = dtypes.accumulator(x.dtype)
-    total = be.xp.sum(x, axis=axis, keepdims=keepdims, dtype=wide)
+    total = x.sum(axis=axis, keepdims=keepdims, dtype=wide)
     count = math.prod(x.shape[a] for a in axis)
     return (total / wide.type(count)).astype(x.dtype, copy=False)  # of none: 0 / 0
 
@@ -131,7 +131,7 @@ mean_p.defvjp(x=_mean_rule, sparse_g=True)
 
 @primitive(promote="none")
 def amax_p(xp: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> Any:
-    return xp.amax(x, axis=axis, keepdims=keepdims)
+    return x.max(axis=axis, keepdims=keepdims)
 
 
 def _amax_rule(g: Any, x: Any, out: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
@@ -151,7 +151,7 @@ def _amax_rule(g: Any, x: Any, out: Any, axis: tuple[int, ...], keepdims: bool) 
 
 @primitive(promote="none")
 def amin_p(xp: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> Any:
-    return xp.amin(x, axis=axis, keepdims=keepdims)
+    return x.min(axis=axis, keepdims=keepdims)
 
 
 for _extreme in (amax_p, amin_p):
@@ -202,7 +202,7 @@ def softmax_p(xp: Any, x: Any, *, axis: int) -> Any:
     wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
     if x.size == 0:
         return x.copy()
-    weight = xp.exp(wide - xp.amax(wide, axis=axis, keepdims=True))
+    weight = xp.exp(wide - wide.max(axis=axis, keepdims=True))
     weight /= weight.sum(axis=axis, keepdims=True)
     return weight.astype(x.dtype, copy=False)
 
@@ -221,7 +221,7 @@ def log_softmax_p(xp: Any, x: Any, *, axis: int) -> Any:
     wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
     if x.size == 0:
         return x.copy()
-    shifted = wide - xp.amax(wide, axis=axis, keepdims=True)
+    shifted = wide - wide.max(axis=axis, keepdims=True)
     shifted -= xp.log(xp.exp(shifted).sum(axis=axis, keepdims=True))
     return shifted.astype(x.dtype, copy=False)
 
@@ -232,7 +232,7 @@ def logsumexp_p(xp: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
     if x.size == 0:
         return xp.full(_kept(x.shape, axis), -xp.inf, x.dtype)
     wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
-    top = xp.amax(wide, axis=axis, keepdims=True)
+    top = wide.max(axis=axis, keepdims=True)
     shift = xp.where(xp.isfinite(top), top, 0)
     total = xp.exp(wide - shift).sum(axis=axis, keepdims=True)
     return (xp.log(total) + shift).astype(x.dtype, copy=False)  # of -inf alone: log(0)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -62,6 +63,52 @@ def test_an_error_in_a_long_kernel_arrives() -> None:
 
     with pytest.raises(ZeroDivisionError, match="here"):
         cpu_jit_launch.launch(kernel, (), 8, cpu_jit_launch._LONG)
+
+
+def test_threads_stay_usable_after_an_error_and_forget_what_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu_jit_launch, "_num_threads", 3)
+    pool, main = cpu_jit_launch._Pool(), threading.current_thread()
+    monkeypatch.setattr(cpu_jit_launch, "_pool", pool)
+    both = threading.Barrier(2, timeout=30)
+
+    def failing(ticket: np.ndarray, here: bool) -> None:
+        both.wait()
+        if (threading.current_thread() is main) == here:
+            raise ZeroDivisionError
+
+    for here in (True, False, True):
+        with pytest.raises(ZeroDivisionError):
+            cpu_jit_launch.launch(failing, (here,), 2, cpu_jit_launch._PARALLEL)
+
+    ran: list[str] = []
+    for _ in range(300):
+        kernel = lambda ticket: ran.append(threading.current_thread().name)
+        cpu_jit_launch.launch(kernel, (), 3, cpu_jit_launch._PARALLEL)
+    assert ran.count(main.name) == 300 and len(ran) <= 900
+    until = time.monotonic() + 30
+    while not pool.jobs.empty():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert pool.shown is None and not pool.free.locked()
+
+
+def test_a_thread_that_has_worked_finds_the_next_job_on_the_board() -> None:
+    from sparsegrad.backends.cpu_jit_kernels_wait import linger, settle
+
+    board = np.full(cpu_jit_launch._BOARD, cpu_jit_launch._NO_MORE, np.int64)
+    tasks, done = cpu_jit_launch._TASKS, cpu_jit_launch._DONE
+    board[done] = 0
+    assert not linger[()](board, 10)  # there is none
+    board[0], board[tasks] = 0, 8
+    assert not linger[()](board, 10)  # its caller has not begun, and holds the interpreter lock
+    board[0] = 3
+    assert linger[()](board, 10)
+    board[0] = 8
+    assert not linger[()](board, 10)  # no task is left
+    assert board[done] == 4  # each time a helper was done
+    settle[()](board, 4, 1 << 62)  # at once
 
 
 # ---- Ctrl-C ------------------------------------------------------------------------------------

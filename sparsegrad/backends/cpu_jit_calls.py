@@ -55,6 +55,7 @@ _FAMILIES = (
     "_spmm",
     "_steps",
     "_tiles",
+    "_wait",
 )
 
 

@@ -1,10 +1,14 @@
 """How compiled kernels are made and run: lazily, on a pool of plain Python threads.
 
 Kernels release the interpreter lock, so ordinary threads run them at once. Compared with Numba's
-own `parallel=True` this costs about 15 µs a launch instead of 2, and in exchange any number of
-Python threads may launch at once (Numba's default layer aborts the process), a forked child works
-(an OpenMP parent's child dies at its first kernel), no spinning worker stalls its neighbours on a
-busy machine, and a kernel compiles several times faster. This module does not import Numba.
+own `parallel=True`, any number of Python threads may launch at once (Numba's default layer aborts
+the process), a forked child works (an OpenMP parent's child dies at its first kernel), and a kernel
+compiles several times faster. This module does not import Numba before a kernel is launched.
+
+Waking a thread takes as long as many a kernel. So who has just worked looks out for the next job
+for a moment before it sleeps (OpenMP's threads do so for milliseconds, and stall their neighbours
+on a busy machine), and a caller never waits for a helper that has not begun: it does by itself
+whatever nobody else draws.
 
 Signals are handled by the main thread, between two steps of the interpreter: a kernel that may take
 long runs on the pool alone while the main thread waits, so that Ctrl-C works.
@@ -18,6 +22,7 @@ import operator
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -32,9 +37,11 @@ _PARALLEL = 1 << 17
 # Elements from which the main thread hands a kernel over and waits: about 50 ms of work, or half a
 # second of cache misses.
 _LONG = 1 << 26
+_MOMENT = 50e-6  # seconds that a thread stays awake after work, and while others end theirs
 _POLL = 0.1  # seconds between looks at signals that another thread received
 _PATIENCE = 0.3  # seconds that an interrupted kernel has to end the tasks it is at
 _NO_MORE = np.iinfo(np.int64).max // 2  # a ticket beyond every task
+_TASKS, _DONE, _BOARD = 1, 16, 24  # places on the board beside the ticket, and its size
 
 
 def _default_threads() -> int:
@@ -88,17 +95,18 @@ def set_num_threads(n: int) -> None:
 class _Job:
     """One kernel call that helpers may join until its caller has found no work left."""
 
-    __slots__ = ("args", "done", "kernel", "lock", "open", "started")
+    __slots__ = ("args", "done", "kernel", "lock", "places", "started")
 
-    def __init__(self, kernel: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.kernel, self.args = kernel, args
-        self.lock, self.open, self.started = threading.Lock(), True, 0
+    def __init__(self, kernel: Callable[..., Any], args: tuple[Any, ...], places: int) -> None:
+        self.kernel, self.args, self.places = kernel, args, places
+        self.lock, self.started = threading.Lock(), 0
         self.done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
-    def join(self) -> None:
+    def join(self) -> bool:
+        """Help, unless the job is over or has enough helpers."""
         with self.lock:
-            if not self.open:
-                return
+            if self.started >= self.places:
+                return False
             self.started += 1
             args = self.args
         try:
@@ -107,14 +115,19 @@ class _Job:
             self.done.put(error)
         else:
             self.done.put(None)
+        return True
+
+    def close(self) -> int:
+        """Take no more helpers; how many there were."""
+        with self.lock:
+            self.places, self.args = 0, ()
+        return self.started
 
     def finish(self, patience: float | None = None) -> None:
         """Wait for the helpers that joined; those still asleep find the job closed.
 
         patience: seconds to wait at most for each; queue.Empty beyond."""
-        with self.lock:
-            self.open, self.args = False, ()
-        errors = [self.done.get(timeout=patience) for _ in range(self.started)]
+        errors = [self.done.get(timeout=patience) for _ in range(self.close())]
         for error in errors:
             if error is not None:
                 raise error
@@ -136,41 +149,71 @@ class _Job:
 
 
 class _Pool:
+    """Threads that sleep until there is a job in `jobs`, and watch the board when they have worked.
+
+    On the board is the ticket of one job at a time. A thread that watches it takes the interpreter
+    lock only when that job's caller has released it.
+    """
+
     def __init__(self) -> None:
         self.lock, self.workers = threading.Lock(), 0
         self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self.shown: _Job | None = None
+        self.board, self.free = np.full(_BOARD, _NO_MORE, dtype=np.int64), threading.Lock()
+        self.turns = 0  # looks at the board in a moment
 
-    def run(self, kernel: Callable[..., Any], args: tuple[Any, ...], helpers: int) -> None:
+    def run(
+        self, kernel: Callable[..., Any], args: tuple[Any, ...], tasks: int, helpers: int
+    ) -> None:
         if self.workers < helpers:
             self._grow(helpers)
-        job = _Job(kernel, args)
-        for _ in range(min(helpers, self.workers)):
-            self.jobs.put(job)
+        if not self.free.acquire(blocking=False):  # another thread's job is on the board
+            job = _Job(kernel, (np.zeros(1, dtype=np.int64), *args), helpers)
+            self._give(job, min(helpers, self.workers))
+            try:
+                kernel(*job.args)
+            finally:
+                job.finish()
+            return
+        board = self.board
         try:
-            kernel(*args)
+            self.shown = job = _Job(kernel, (board, *args), helpers)
+            board[_TASKS], board[_DONE], board[0] = tasks, 0, 0
+            self._give(job, min(helpers, self.workers))
+            try:
+                kernel(board, *args)
+            finally:
+                board[0] = _NO_MORE
+                if helping := job.close():
+                    _waits().settle[()](board, helping, self.turns)
+                job.finish()
         finally:
-            job.finish()
+            self.shown = None
+            self.free.release()
 
     def run_alone(self, kernel: Callable[..., Any], args: tuple[Any, ...], workers: int) -> None:
         """The same without the calling thread, which waits and can be interrupted."""
         if self.workers < workers:
             self._grow(workers)
+        ticket = np.zeros(1, dtype=np.int64)
         if not self.workers:
-            kernel(*args)
+            kernel(ticket, *args)
             return
-        job = _Job(kernel, args)
-        for _ in range(min(workers, self.workers)):
-            self.jobs.put(job)
+        job = _Job(kernel, (ticket, *args), workers)
+        self._give(job, min(workers, self.workers))
         job.wait()
+
+    def _give(self, job: _Job, threads: int) -> None:
+        for _ in range(threads):
+            self.jobs.put(job)
 
     def _grow(self, workers: int) -> None:
         with self.lock:
+            if not self.turns:
+                self.turns = self._count_turns()
             while self.workers < workers:
                 worker = threading.Thread(
-                    target=_work,
-                    args=(self.jobs,),
-                    name=f"sparsegrad-{self.workers}",
-                    daemon=True,
+                    target=self._work, name=f"sparsegrad-{self.workers}", daemon=True
                 )
                 try:
                     worker.start()
@@ -178,10 +221,30 @@ class _Pool:
                     return
                 self.workers += 1
 
+    def _count_turns(self) -> int:
+        linger, some, best = _waits().linger[()], 1000, float("inf")
+        for _ in range(3):
+            start = time.perf_counter()
+            linger(self.board, some)
+            best = min(best, time.perf_counter() - start)
+        return max(1, int(some * _MOMENT / best))
 
-def _work(jobs: queue.SimpleQueue[_Job]) -> None:
-    while True:
-        jobs.get().join()
+    def _work(self) -> None:
+        linger = _waits().linger[()]
+        while True:
+            worked = self.jobs.get().join()
+            while worked:
+                try:  # one that was given meanwhile; mostly over by now
+                    self.jobs.get_nowait().join()
+                except queue.Empty:
+                    job = self.shown if linger(self.board, self.turns) else None
+                    worked = job is not None and job.join()
+
+
+def _waits() -> Any:
+    from sparsegrad.backends import cpu_jit_kernels_wait
+
+    return cpu_jit_kernels_wait
 
 
 _pool = _Pool()
@@ -193,14 +256,13 @@ def launch(kernel: Callable[..., Any], args: tuple[Any, ...], tasks: int, elemen
     Each thread draws task numbers from `ticket` until there are none left. What a task computes
     must not depend on who runs it.
     """
-    ticket = np.zeros(1, dtype=np.int64)
     helpers = 0 if elements < _PARALLEL else min(_num_threads, tasks) - 1
     if elements >= _LONG and threading.current_thread() is threading.main_thread():
-        _pool.run_alone(kernel, (ticket, *args), helpers + 1)
+        _pool.run_alone(kernel, args, helpers + 1)
     elif helpers > 0:
-        _pool.run(kernel, (ticket, *args), helpers)
+        _pool.run(kernel, args, tasks, helpers)
     else:
-        kernel(ticket, *args)
+        kernel(np.zeros(1, dtype=np.int64), *args)
 
 
 class Kernel:

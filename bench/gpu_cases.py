@@ -145,14 +145,23 @@ def _square(p: Problem) -> Case:
 
 
 # ---- duplicates, rows --------------------------------------------------------------------------
-def structures(p: Problem) -> list[Case]:
-    """Coalescing, and what runs along the entries of rows."""
+COUNTS = {", 100 entries": 100, ", 100,000 entries": 100_000, "": 1 << 62}
 
-    def coalesce(device: str, dtype: str) -> Call:
-        where = list(sg.tensor(p.pairs, device=device).data)
-        values = sg.tensor(p.values.astype(dtype), device=device)
+
+def _coalesce(p: Problem, count: int, name: str) -> Case:
+    """Few entries are where the launches and the wait for a size are what takes the time."""
+
+    def make(device: str, dtype: str) -> Call:
+        where = list(sg.tensor(np.ascontiguousarray(p.pairs[:, :count]), device=device).data)
+        values = sg.tensor(p.values[:count].astype(dtype), device=device)
         options: dict[str, Any] = {"check": False, "copy": False}
         return lambda: sg.coo(where, values, (p.n, p.n), **options).coalesce().values
+
+    return Case(f"coalesce, new pattern{name}", make, peers=peers.coalesce(p, count))
+
+
+def structures(p: Problem) -> list[Case]:
+    """Coalescing, and what runs along the entries of rows."""
 
     def sums(device: str, dtype: str) -> Call:
         A = sg.coo(list(p.pairs), p.values.astype(dtype), (p.n, p.n)).to(device)
@@ -169,7 +178,7 @@ def structures(p: Problem) -> list[Case]:
         return lambda: sg.grad(sg.softmax(A, 1).values, [A.values], g)[0]
 
     return [
-        Case("coalesce, new pattern", coalesce, peers=peers.coalesce(p)),
+        *(_coalesce(p, min(count, p.nnz), name) for name, count in COUNTS.items()),
         Case("coalesce, known pattern", sums, 40 * p.nnz),
         Case("softmax of rows", softmax, 8 * p.nnz, peers=peers.softmax(p)),
         Case(

@@ -350,6 +350,7 @@ def test_fingerprint_names_no_host_and_no_path():
 GPU_CASES = gpu_cases.all_cases(60, 300)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")  # PyTorch's, about checks and about beta
 @pytest.mark.parametrize("case", GPU_CASES, ids=lambda case: case.name)
 def test_what_pytorch_is_measured_with_is_right(case):
     pytest.importorskip("torch")

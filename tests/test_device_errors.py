@@ -80,6 +80,8 @@ def test_a_card_that_is_too_old(probe: Any, monkeypatch: pytest.MonkeyPatch) -> 
     old = {"name": b"Tesla P100", "major": 6, "minor": 0}
     probe.runtime.getDeviceProperties = lambda number: old
     refused("Tesla P100 has compute capability 6.0, and 7.0 or newer is needed")
+    probe.runtime.getDeviceCount = lambda: 2
+    assert "newer is needed; CUDA_VISIBLE_DEVICES=1 would leave it out" in probe.problem()
     from sparsegrad.backends import cuda
 
     monkeypatch.setattr(cuda, "count", lambda: 2)  # of two cards the second

@@ -22,7 +22,7 @@ _ERRORS = RuntimeError, ImportError, OSError, cupy.cuda.compiler.CompileExceptio
 def problem() -> str | None:
     """Why no GPU can be used; None if one can."""
     try:
-        return _cupy() or _driver() or _devices() or too_old(0) or _libraries() or _kernel()
+        return _cupy() or _driver() or _devices() or _first_card() or _libraries() or _kernel()
     except _ERRORS as error:
         return _said(error)
 
@@ -59,6 +59,13 @@ def _devices() -> str | None:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hint = "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})"
     return None if count else f"no device is visible{hint}"
+
+
+def _first_card() -> str | None:
+    complaint = too_old(0)
+    if complaint and runtime.getDeviceCount() > 1:
+        return f"{complaint}; CUDA_VISIBLE_DEVICES=1 would leave it out"
+    return complaint
 
 
 def too_old(number: int) -> str | None:

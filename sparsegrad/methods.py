@@ -194,6 +194,7 @@ class DenseMethods:
     copysign = _op("copysign")
     cos = _op("cos")
     cosh = _op("cosh")
+    cross = _op("cross")
     cummax = _op("cummax")
     cummin = _op("cummin")
     cumprod = _op("cumprod")
@@ -268,6 +269,7 @@ class DenseMethods:
     unfold = _op("unfold")
     unique = _op("unique")
     var = _op("var")
+    vdot = _op("vdot")
     vsplit = _op("vsplit")
     xlogy = _op("xlogy")
 

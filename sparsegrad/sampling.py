@@ -7,6 +7,7 @@ seed gives the same numbers on every device; only the rounding of other dtypes d
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,12 @@ from sparsegrad.tensor import Tensor, as_tensor
 
 __all__ = [
     "bernoulli",
+    "multinomial",
     "normal",
     "rand",
     "rand_like",
     "randint",
+    "randint_like",
     "randn",
     "randn_like",
     "random_sparse",
@@ -157,6 +160,18 @@ def randint(
     return Tensor(drawn, dtypes.int64 if dtype is None else dtype)
 
 
+def randint_like(x: Any, low: int, high: Any = None, dtype: Any = None) -> Any:
+    """`randint` in the shape, dtype and device of `x`: integers in [low, high), or in [0, low).
+
+    >>> import sparsegrad as sg
+    >>> sg.randint_like(sg.ones(2), 5, 6)
+    tensor([5., 5.])
+    """
+    x = as_tensor(x)
+    low, high = (0, low) if high is None else (low, high)
+    return randint(low, high, x.shape, x.dtype if dtype is None else dtype, x.device)
+
+
 def randperm(
     n: int, dtype: Any = None, device: Any = None, generator: Generator | None = None
 ) -> Tensor:
@@ -255,6 +270,57 @@ def bernoulli(p: Any, generator: Generator | None = None) -> Tensor:
     wide = dtypes.float64 if p.dtype == dtypes.float64 else dtypes.float32
     drawn = _drawn("bernoulli", "uniform", p.shape, wide, p.device, generator)
     return Tensor((drawn < chance.astype(wide, copy=False)).astype(p.dtype))
+
+
+def multinomial(
+    weights: Any, num_samples: int, replacement: bool = False, generator: Generator | None = None
+) -> Tensor:
+    """Places drawn with probabilities that are proportional to `weights`: (m,) -> (num_samples,),
+    or for each row of (n, m) -> (n, num_samples); int64.
+
+    replacement: whether a place may be drawn again. Without, each of them is the first of what is
+        left: the smallest of exponential numbers with these rates.
+
+    Raises ValueError for weights that are negative, not finite or all 0, and for more samples
+    without replacement than there are weights above 0; ShapeError for other shapes.
+
+    >>> import sparsegrad as sg
+    >>> sg.multinomial(sg.tensor([0.0, 1.0, 0.0]), 3, replacement=True)
+    tensor([1, 1, 1])
+    >>> sorted(sg.multinomial(sg.ones(4), 4).tolist())
+    [0, 1, 2, 3]
+    """
+    weights = as_tensor(weights)
+    if weights.ndim not in (1, 2) or not weights.shape[-1] or num_samples < 1:
+        raise ShapeError(
+            f"multinomial: expected weights (m,) or (n, m) with m > 0 and num_samples > 0, got "
+            f"{tuple(weights.shape)} and {num_samples}"
+        )
+    p = weights.data.astype("float64")
+    be = backends.for_array(p)
+    if not bool(((p >= 0) & be.xp.isfinite(p)).all()) or not bool((p.sum(axis=-1) > 0).all()):
+        raise ValueError("multinomial: weights must be finite, none negative, not all 0")
+    if not replacement and num_samples > int((p > 0).sum(axis=-1).min()):
+        raise ValueError(
+            f"multinomial: {num_samples} samples without replacement, but a row has fewer weights "
+            "above 0"
+        )
+    drawn = partial(_drawn, "multinomial", "uniform", dtype=dtypes.float64, device=weights.device)
+    if replacement:
+        u = drawn(shape=(*p.shape[:-1], num_samples), generator=generator)
+        edges = be.xp.cumsum(p, axis=-1)
+        marks = u * edges[..., -1:]
+        rows = zip(edges.reshape(-1, p.shape[-1]), marks.reshape(-1, num_samples), strict=True)
+        found = [be.xp.searchsorted(e, m, side="right") for e, m in rows]
+        # What was rounded up to the sum belongs to the last weight above 0.
+        last = p.shape[-1] - 1 - be.xp.argmax(p[..., ::-1] > 0, axis=-1)
+        index = be.xp.minimum(be.xp.stack(found).reshape(marks.shape), last[..., None])
+    else:
+        u = drawn(shape=p.shape, generator=generator)
+        time = -be.xp.log1p(-u) / be.xp.where(p > 0, p, 1)
+        order = be.xp.argsort(be.xp.where(p > 0, time, math.inf), axis=-1)
+        index = order[..., :num_samples]
+    return Tensor(index.astype("int64"))
 
 
 # ---- sparse ------------------------------------------------------------------------------------

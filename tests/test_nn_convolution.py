@@ -18,6 +18,22 @@ CASES = [
     ("Conv2d(3, 4, 3, padding='valid', padding_mode='replicate', bias=False)", (3, 5, 6)),
     ("Conv3d(1, 2, 2, stride=(1, 2, 1))", (2, 1, 3, 4, 3)),
     ("BatchNorm2d(3)", (4, 3, 2, 5)),
+    ("ConvTranspose1d(4, 6, 3, 2, 1, 1, 2)", (2, 4, 9)),
+    ("ConvTranspose2d(3, 4, (3, 2), (2, 1), (1, 0), dilation=(1, 2), bias=False)", (2, 3, 5, 6)),
+    ("ConvTranspose3d(2, 1, 2)", (2, 3, 4, 3)),
+    ("GroupNorm(2, 4)", (3, 4, 5)),
+    ("InstanceNorm1d(3, affine=True)", (2, 3, 7)),
+    ("InstanceNorm2d(3)", (2, 3, 4, 5)),
+    ("RMSNorm((2, 3))", (4, 2, 3)),
+    ("PReLU(3, 0.1)", (2, 3, 4)),
+    ("Hardtanh(-0.5, max_val=1.5)", (3, 4)),
+    ("Threshold(0.1, 20.0)", (3, 4)),
+    ("GLU(1)", (3, 4)),
+    ("Softmin(dim=0)", (3, 4)),
+    *((f"{name}()", (3, 4)) for name in (
+        "ReLU6", "Hardsigmoid", "Hardswish", "Hardshrink", "Softshrink", "Tanhshrink", "Softsign",
+        "CELU", "SELU", "Mish", "LogSigmoid", "PReLU",
+    )),
     ("MaxPool1d(3, 2, 1)", (2, 3, 8)),
     ("MaxPool2d(2, ceil_mode=True)", (2, 3, 5, 5)),
     ("MaxPool3d(2)", (1, 4, 4, 4)),
@@ -73,7 +89,25 @@ def test_initial_weights_are_bounded_as_in_pytorch() -> None:
         assert 0.8 / 6 < float(p.detach().abs().max()) <= 1 / 6
 
 
+def test_a_transposed_convolution_of_a_wanted_size() -> None:
+    torch = pytest.importorskip("torch")
+    ours, theirs = torch_twin("ConvTranspose2d(2, 3, 3, stride=3, padding=1)")
+    array = np.random.default_rng(0).standard_normal((1, 2, 4, 4))
+    for size in ((10, 10), (11, 12)):
+        out = ours(sg.tensor(array), output_size=size)
+        expected = theirs(torch.tensor(array), output_size=size)
+        np.testing.assert_allclose(out.detach(), expected.detach(), atol=1e-10)
+    with pytest.raises(sg.ShapeError, match=r"output_size must lie in \[10, 10\] to \[12, 12\]"):
+        ours(sg.tensor(array), output_size=(9, 13))
+
+
 def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="GroupNorm: num_groups must divide num_channels, got 2"):
+        nn.GroupNorm(2, 3)
+    with pytest.raises(sg.ShapeError, match="GroupNorm: expected x"):
+        nn.GroupNorm(2, 4)(sg.ones(1, 2))
+    with pytest.raises(sg.ShapeError, match="InstanceNorm1d: expected 3 dimensions and 2 channels"):
+        nn.InstanceNorm1d(2)(sg.ones(1, 2))
     with pytest.raises(ValueError, match=r"Conv2d: groups must divide .*, got 2, 3 and 4"):
         nn.Conv2d(3, 4, 1, groups=2)
     with pytest.raises(ValueError, match="Conv1d: padding_mode must be one of"):

@@ -198,6 +198,24 @@ def test_uniform_and_normal_with_parameters() -> None:
     assert set(b.tolist()) == {0.0, 1.0} and abs(b.mean() - 0.2) < 0.004
 
 
+def test_multinomial() -> None:
+    sg.manual_seed(21)
+    weights = np.array([[1.0, 0.0, 3.0, 6.0], [2.0, 2.0, 0.0, 0.0]])
+    drawn = sg.multinomial(sg.tensor(weights), N // 10, replacement=True).numpy()
+    for w, places in zip(weights, drawn, strict=True):
+        counts, kept = np.bincount(places, minlength=4), w > 0
+        assert not counts[~kept].any()
+        assert stats.chisquare(counts[kept], w[kept] / w.sum() * places.size).pvalue > 0.01
+    first = [0, 0]
+    for _ in range(3000):
+        a, b = sg.multinomial(sg.tensor([1.0, 3.0]), 2).tolist()
+        assert a != b
+        first[a] += 1
+    assert stats.chisquare(first, [750, 2250]).pvalue > 0.01
+    assert sg.multinomial(sg.tensor(weights), 2).shape == (2, 2)
+    assert (sg.multinomial(sg.tensor(weights[1]), 2).sort().values == sg.tensor([0, 1])).all()
+
+
 @pytest.mark.parametrize(("m", "n", "density"), [(300, 200, 0.05), (40, 30, 0.9), (7, 5, 1.0)])
 def test_random_sparse_fills_all_cells_alike(m: int, n: int, density: float) -> None:
     sg.manual_seed(18)
@@ -222,6 +240,8 @@ DRAWS: tuple[Any, ...] = (
     lambda **kw: sg.normal(0.0, 1.0, (3,), **kw),
     lambda **kw: sg.uniform(0.0, 1.0, (3,), **kw),
     lambda **kw: sg.bernoulli(sg.full((9,), 0.5), **kw),
+    lambda **kw: sg.multinomial(sg.ones(9), 5, **kw),
+    lambda **kw: sg.multinomial(sg.ones(9), 5, True, **kw),
     lambda **kw: sg.random_sparse(9, 9, 0.2, **kw).values,
     lambda **kw: sg.nn.init.normal_(sg.zeros(3), **kw),
     lambda **kw: sg.nn.init.xavier_uniform_(sg.zeros(3, 2), **kw),
@@ -304,6 +324,9 @@ def test_what_is_refused() -> None:
         (lambda: sg.uniform(2.0, 1.0, (2,)), ValueError, "uniform: low must not exceed high"),
         (lambda: sg.normal(0.0, -1.0, (2,)), ValueError, "normal: std must not be negative"),
         (lambda: sg.bernoulli(sg.tensor([2.0])), ValueError, "bernoulli: probabilities"),
+        (lambda: sg.multinomial(sg.ones(2), 3), ValueError, "multinomial: 3 samples without"),
+        (lambda: sg.multinomial(sg.zeros(2), 1), ValueError, "multinomial: weights must be finite"),
+        (lambda: sg.multinomial(sg.ones(()), 1), sg.ShapeError, r"multinomial: expected weights"),
         (lambda: sg.rand(2, -1), sg.ShapeError, "rand: sizes must be non-negative"),
         (lambda: sg.random_sparse(2, 2, 1.5), ValueError, "random_sparse: density"),
     ):

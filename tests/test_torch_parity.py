@@ -187,6 +187,13 @@ CASES += [
 ]  # fmt: skip
 
 
+CASES += [
+    *(of(f"t.linalg.solve_triangular(x, y, upper={u}, unitriangular={one})", SPD, *draw((3, 2))) for u in (True, False) for one in (True, False)), of("t.linalg.solve_triangular(x, y, upper=True, left=False)", SPD, *draw((2, 3))),
+    of("t.linalg.lstsq(x, y)[0]", *draw((5, 3), (5, 2))), of("t.linalg.lstsq(x.detach(), y.detach())[2]", *draw((5, 3), (5, 2))), of("t.linalg.lstsq(x, y)[0]", *draw((2, 5, 3), (2, 5, 2))), *(of(f"t.linalg.cond(x, {p})", SPD) for p in ("None", 2, -2)), *(of(f"t.linalg.cond(x.detach(), {p})", SPD) for p in (1, "'fro'", "float('inf')")), of("t.linalg.cond(x)", *draw((2, 4, 3))),
+    of("t.linalg.multi_dot([x, y, z])", *draw((2, 3), (3, 4), (4,))), of("t.vdot(x, y)", A, B), of("t.cross(x, y, dim=-1)", *draw((4, 3), (4, 3))), of("t.linalg.cross(x, y, dim=0)", *draw((3, 4), (3, 1))), of("t.cross(x, y, dim=-1)", M, M),
+]  # fmt: skip
+
+
 CLASSES = [((5, 3), (5,)), ((5, 3, 4), (5, 4)), ((3,), ()), ((0, 3), (0,))]
 CASES += [
     *(of(f"F.{loss}(x, y{weight}{extra}, reduction='{how}')", *draw(s), rng.integers(0, 3, t))

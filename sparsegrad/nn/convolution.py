@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from sparsegrad import create, ops
+from sparsegrad.errors import ShapeError
 from sparsegrad.nn import init
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
@@ -22,6 +23,9 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "Flatten",
     "MaxPool1d",
     "MaxPool2d",
@@ -61,13 +65,15 @@ class _Conv(Module):
         self.kernel_size = each(name, "kernel_size", kernel_size, dims, 1)
         self.stride, self.padding, self.dilation = stride, padding, dilation
         self.padding_mode = padding_mode
-        shape = (out_channels, in_channels // groups, *self.kernel_size)
-        self.weight = Parameter(create.empty(*shape, dtype=dtype))
+        self.weight = Parameter(create.empty(*self._weight_shape(), dtype=dtype))
         if bias:
             self.bias = Parameter(create.empty(out_channels, dtype=dtype))
         else:
             self.register_parameter("bias", None)
         self.reset_parameters()
+
+    def _weight_shape(self) -> tuple[int, ...]:
+        return (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
 
     def reset_parameters(self) -> None:
         """Draw weight and bias anew."""
@@ -135,6 +141,100 @@ class Conv3d(_Conv):
     >>> import sparsegrad as sg
     >>> sg.nn.Conv3d(1, 2, 2)(sg.ones(1, 1, 3, 3, 3)).shape
     (1, 2, 2, 2, 2)
+    """
+
+    _dims = 3
+
+
+# ---- its transpose -----------------------------------------------------------------------------
+class _ConvTranspose(_Conv):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Any = 1,
+        dtype: Any = None,
+    ) -> None:
+        sizes = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        super().__init__(*sizes, bias=bias, dtype=dtype)
+        self.output_padding = output_padding
+
+    def _weight_shape(self) -> tuple[int, ...]:
+        return (self.in_channels, self.out_channels // self.groups, *self.kernel_size)
+
+    def forward(self, x: Any, output_size: Any = None) -> Any:
+        """(N, in_channels, *n) -> (N, out_channels, *o), with or without N. output_size: o, which
+        several sizes lead to where the stride is not 1."""
+        op = (ops.conv_transpose1d, ops.conv_transpose2d, ops.conv_transpose3d)[self._dims - 1]
+        more = self.output_padding if output_size is None else self._missing(x, output_size)
+        given = (self.stride, self.padding, more, self.groups, self.dilation)
+        return op(x, self.weight, self.bias, *given)
+
+    def _missing(self, x: Any, output_size: Any) -> tuple[int, ...]:
+        """The output_padding that leads to a size."""
+        name, dims = type(self).__name__, self._dims
+        step, cut, spread = (
+            each(name, what, getattr(self, what), dims, least)
+            for what, least in (("stride", 1), ("padding", 0), ("dilation", 1))
+        )
+        least = [
+            (n - 1) * s - 2 * p + d * (k - 1) + 1
+            for n, s, p, d, k in zip(
+                x.shape[-dims:], step, cut, spread, self.kernel_size, strict=True
+            )
+        ]
+        wanted = each(name, "output_size", tuple(output_size)[-dims:], dims, 1)
+        more = tuple(o - n for o, n in zip(wanted, least, strict=True))
+        if any(not 0 <= m < s for m, s in zip(more, step, strict=True)):
+            raise ShapeError(
+                f"{name}: output_size must lie in {least} to "
+                f"{[n + s - 1 for n, s in zip(least, step, strict=True)]}, got {wanted}"
+            )
+        return more
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """The transpose of `Conv1d`: x (N, in, n) or (in, n) -> (N, out, o); see `ConvTranspose2d`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.ConvTranspose1d(2, 3, 4, stride=2)(sg.ones(1, 2, 5)).shape
+    (1, 3, 12)
+    """
+
+    _dims = 1
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """The transpose of `Conv2d`, as in PyTorch: x (N, in, h, w) or (in, h, w) -> (N, out, oh, ow);
+    see `sg.conv_transpose2d`, which says how large.
+
+    kernel_size, stride, padding, output_padding, dilation: one number, or one a dimension. groups:
+        parts of the channels that do not mix.
+    Weight (in, out / groups, kh, kw) and bias (out,) start uniform in ±1 / sqrt(out / groups kh
+    kw), as in PyTorch. Raises ValueError for groups that do not divide the channels, ShapeError for
+    sizes that do not fit.
+
+    >>> import sparsegrad as sg
+    >>> up = sg.nn.ConvTranspose2d(8, 1, 3, stride=2, padding=1)
+    >>> up(sg.ones(2, 8, 5, 5)).shape, up(sg.ones(2, 8, 5, 5), output_size=(10, 10)).shape
+    ((2, 1, 9, 9), (2, 1, 10, 10))
+    """
+
+    _dims = 2
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """The transpose of `Conv3d`: x (N, in, d, h, w) or (in, d, h, w); see `ConvTranspose2d`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.ConvTranspose3d(1, 2, 2)(sg.ones(1, 1, 2, 2, 2)).shape
+    (1, 2, 3, 3, 3)
     """
 
     _dims = 3

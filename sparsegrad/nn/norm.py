@@ -12,7 +12,15 @@ from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
 from sparsegrad.tensor import Tensor
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "LayerNorm"]
+__all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "LayerNorm",
+    "RMSNorm",
+]
 
 
 class _Norm(Module):
@@ -24,7 +32,7 @@ class _Norm(Module):
         super().__init__()
         if not eps >= 0:
             raise ValueError(f"{type(self).__name__}: eps must be >= 0, got {eps}")
-        self.eps = eps
+        self.eps: Any = eps
         for name, wanted in (("weight", affine), ("bias", affine and bias)):
             held = Parameter(create.empty(*shape, dtype=dtype)) if wanted else None
             self.register_parameter(name, held)
@@ -81,6 +89,122 @@ class LayerNorm(_Norm):
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}"
+
+
+class RMSNorm(_Norm):
+    """x / sqrt(mean(x²) + eps) * weight over the last dimensions, (*B, *D) -> same; see
+    `sg.rms_norm`.
+
+    normalized_shape: D, or its one size. eps: None for the precision of x. elementwise_affine:
+        whether there is a weight (*D).
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.RMSNorm(2, eps=0.0)(sg.tensor([[3.0, 3.0]])).tolist()
+    [[1.0, 1.0]]
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        dtype: Any = None,
+    ) -> None:
+        one = isinstance(normalized_shape, int)
+        shape = (normalized_shape,) if one else tuple(normalized_shape)
+        super().__init__(shape, 0.0 if eps is None else eps, elementwise_affine, False, dtype)
+        self.normalized_shape, self.eps = shape, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (*B, *D) -> (*B, *D)."""
+        return ops.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}"
+
+
+class GroupNorm(_Norm):
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the channels of each of `num_groups`
+    groups and all positions: x (N, C, *d) -> same; see `sg.group_norm`.
+
+    affine: whether there are weight and bias (C,).
+
+    Raises ValueError for groups that do not divide the channels.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.GroupNorm(2, 4)(sg.randn(3, 4, 5)).shape
+    (3, 4, 5)
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        dtype: Any = None,
+    ) -> None:
+        if num_groups < 1 or num_channels % num_groups:
+            raise ValueError(
+                f"GroupNorm: num_groups must divide num_channels, got {num_groups} and "
+                f"{num_channels}"
+            )
+        super().__init__((num_channels,), eps, affine, True, dtype)
+        self.num_groups, self.num_channels = num_groups, num_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (N, C, *d) -> same."""
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            raise ShapeError(
+                f"GroupNorm: expected x (N, {self.num_channels}, ...), got shape {tuple(x.shape)}"
+            )
+        return ops.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}"
+
+
+class InstanceNorm1d(_Norm):
+    """(x - mean) / sqrt(variance + eps) over the positions of each channel, x (N, C, l) -> same;
+    see `sg.instance_norm`. affine: times a weight (C,), plus a bias (C,).
+
+    Raises ShapeError for another number of dimensions or channels.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.InstanceNorm1d(2)(sg.randn(3, 2, 5)).shape
+    (3, 2, 5)
+    """
+
+    _ndim = 3
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, affine: bool = False, dtype: Any = None
+    ) -> None:
+        super().__init__((num_features,), eps, affine, True, dtype)
+        self.num_features = num_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (N, C, *d) -> same."""
+        if x.ndim != self._ndim or x.shape[1] != self.num_features:
+            raise ShapeError(
+                f"{type(self).__name__}: expected {self._ndim} dimensions and "
+                f"{self.num_features} channels, got shape {tuple(x.shape)}"
+            )
+        return ops.instance_norm(x, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}"
+
+
+class InstanceNorm2d(InstanceNorm1d):
+    """`InstanceNorm1d` for x (N, C, h, w).
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.InstanceNorm2d(2)(sg.randn(3, 2, 5, 5)).shape
+    (3, 2, 5, 5)
+    """
+
+    _ndim = 4
 
 
 class BatchNorm1d(_Norm):

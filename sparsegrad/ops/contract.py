@@ -12,10 +12,11 @@ import numpy as np
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.dense_matmul import bmm, matmul_p
 from sparsegrad.ops.index import getitem_p
+from sparsegrad.ops.rearrange import roll
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import permute_p, reshape_p
 
-__all__ = ["baddbmm", "dot", "einsum", "inner", "outer", "tensordot"]
+__all__ = ["baddbmm", "cross", "dot", "einsum", "inner", "outer", "tensordot", "vdot"]
 
 # A tensor and the label of each of its dimensions.
 _Term = tuple[Any, str]
@@ -201,6 +202,35 @@ def dot(a: Any, b: Any) -> Any:
     """
     _vectors("dot", a, b)
     return a @ b
+
+
+def vdot(a: Any, b: Any) -> Any:
+    """The sum of products of two vectors, the first conjugated: (k,), (k,) -> ().
+
+    >>> import sparsegrad as sg
+    >>> sg.vdot(sg.tensor([1.0, 2.0]), sg.tensor([3.0, 4.0]))
+    tensor(11.)
+    """
+    from sparsegrad.ops.composite import conj
+
+    return dot(conj(a), b)
+
+
+def cross(a: Any, b: Any, dim: int = -1) -> Any:
+    """The vector product along a dimension of size 3; the other dimensions broadcast.
+
+    Raises ShapeError for another size.
+
+    >>> import sparsegrad as sg
+    >>> sg.cross(sg.tensor([1.0, 0.0, 0.0]), sg.tensor([0.0, 1.0, 0.0]))
+    tensor([0., 0., 1.])
+    """
+    if a.ndim != b.ndim or not -a.ndim <= dim < a.ndim or {a.shape[dim], b.shape[dim]} != {3}:
+        raise ShapeError(
+            f"cross: expected two tensors with size 3 in dim {dim}, got {tuple(a.shape)} and "
+            f"{tuple(b.shape)}"
+        )
+    return roll(a, -1, dim) * roll(b, -2, dim) - roll(a, -2, dim) * roll(b, -1, dim)
 
 
 def inner(a: Any, b: Any) -> Any:

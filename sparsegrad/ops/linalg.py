@@ -6,8 +6,9 @@ Sparse systems: `sg.spsolve`, `sg.triangular_solve`, `sg.cg` and their kin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+import string
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,27 +16,34 @@ from sparsegrad import backends, dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError, SingularMatrixError
 from sparsegrad.ops import reduce
+from sparsegrad.ops.contract import cross, einsum
 from sparsegrad.ops.dense_matmul import matmul_p
 from sparsegrad.ops.elementwise import abs as abs_
-from sparsegrad.ops.elementwise import mul_p, where_p
-from sparsegrad.ops.rearrange import movedim
+from sparsegrad.ops.elementwise import cast, mul_p, where_p
+from sparsegrad.ops.rearrange import flip, movedim
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import cat_p, reshape_p, squeeze, transpose
 
 __all__ = [
+    "LstsqResult",
     "cholesky",
+    "cond",
+    "cross",
     "det",
     "eigh",
     "eigvalsh",
     "inv",
+    "lstsq",
     "matrix_norm",
     "matrix_power",
     "matrix_rank",
+    "multi_dot",
     "norm",
     "pinv",
     "qr",
     "slogdet",
     "solve",
+    "solve_triangular",
     "svd",
     "svdvals",
     "trace",
@@ -264,6 +272,84 @@ def solve(A: Any, B: Any) -> Any:
     return reshape_p(out, shape=out.shape[:-1])
 
 
+def solve_triangular(
+    A: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
+    """X of A @ X = B for a triangular A (*N, n, n), B (*N, n, k); of X @ A = B for left=False, B
+    (*N, k, n). The other triangle is not read, and with `unitriangular` nor is the diagonal, which
+    counts as ones. Raises SingularMatrixError for a 0 on the diagonal.
+
+    By LAPACK's general solver, which has nothing to eliminate then.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.tensor([[2.0, 9.0], [2.0, 1.0]])
+    >>> sg.linalg.solve_triangular(A, sg.tensor([[2.0], [3.0]]), upper=False).tolist()
+    [[1.0], [1.0]]
+    """
+    from sparsegrad.tensor import Tensor, as_tensor
+
+    A, B = _matrix("solve_triangular", A), as_tensor(B)
+    if B.ndim < 2 or A.shape[-1] != B.shape[-2 if left else -1]:
+        raise ShapeError(f"solve_triangular: shapes do not fit; got A: {A.shape}, B: {B.shape}")
+    if not left:
+        options: dict[str, Any] = {"upper": not upper, "unitriangular": unitriangular}
+        return _t(solve_triangular(_t(A), _t(B), **options))
+    if (
+        not upper
+    ):  # the rows and columns in reverse: an upper triangle, in which no rows are swapped
+        A, B = flip(A, -2, -1), flip(B, -2)
+    A = _t(_lower(_t(A), 0 if unitriangular else 1))
+    if unitriangular:
+        A = A + Tensor(backends.for_array(A.data).xp.eye(A.shape[-1], dtype=A.dtype))
+    out = solve_p(A, B)
+    return out if upper else flip(out, -2)
+
+
+class LstsqResult(NamedTuple):
+    """What `lstsq` finds."""
+
+    solution: Any
+    residuals: Any
+    rank: Any
+    singular_values: Any
+
+
+def lstsq(A: Any, B: Any, rcond: float | None = None) -> LstsqResult:
+    """X with the least sum of squares of A @ X - B, of all those the shortest: A (*N, m, n), B
+    (*N, m, k), or (*N, m) for one vector -> (*N, n, k). Gradients are those for an A that keeps its
+    rank. Through singular values, for any rank.
+
+    rcond: singular values up to that times the largest count as 0, as in `pinv`.
+
+    Also the sums of squares that are left, (*N, k), if m > n (else none, (0,)); the rank of A and
+    its singular values, without gradients.
+
+    >>> import sparsegrad as sg
+    >>> A = sg.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
+    >>> line = sg.linalg.lstsq(A, sg.tensor([1.0, 3.0, 5.0])).solution
+    >>> sg.allclose(line, sg.tensor([1.0, 2.0]))
+    True
+    """
+    from sparsegrad.tensor import Tensor, as_tensor
+
+    A, B = _matrix("lstsq", A, square=False), as_tensor(B)
+    vector = B.ndim == A.ndim - 1
+    if B.ndim not in (A.ndim - 1, A.ndim) or A.shape[-2] != B.shape[-1 if vector else -2]:
+        raise ShapeError(f"lstsq: shapes do not fit; got A: {A.shape}, B: {B.shape}")
+    dtype, wide = A.dtype, dtypes.accumulator(A.dtype)
+    columns = cast(reshape_p(B, shape=(*B.shape, 1)) if vector else B, wide)
+    A = cast(A, wide)
+    found = matmul_p(pinv(A, rcond), columns)
+    rest: Any = Tensor(backends.for_array(A.data).xp.zeros(0, dtype=found.dtype))
+    if A.shape[-2] > A.shape[-1]:
+        gap = matmul_p(A, found) - columns
+        rest = sum_p(gap * gap, axis=(gap.ndim - 2,))
+        rest = reshape_p(rest, shape=rest.shape[:-1]) if vector else rest
+    found = reshape_p(found, shape=found.shape[:-1]) if vector else found
+    values = cast(svdvals(A.detach()), dtype)
+    return LstsqResult(cast(found, dtype), cast(rest, dtype), matrix_rank(A, rcond), values)
+
+
 def inv(A: Any) -> Any:
     """The inverse of A (*N, n, n), same shape. Raises SingularMatrixError for a singular A.
 
@@ -439,6 +525,47 @@ def matrix_power(A: Any, n: int) -> Any:
         xp = backends.for_array(A.data).xp
         return Tensor(xp.zeros(A.shape, A.dtype) + xp.eye(A.shape[-1], dtype=A.dtype))
     return out
+
+
+def multi_dot(tensors: Sequence[Any]) -> Any:
+    """The product of several matrices in the cheapest order; the first and the last may be vectors.
+
+    >>> import sparsegrad as sg
+    >>> sg.linalg.multi_dot([sg.ones(2, 3), sg.ones(3, 4), sg.ones(4)])
+    tensor([12., 12.])
+    """
+    n, vectors = len(tensors), [t.ndim == 1 for t in tensors]
+    if n < 2 or any(vectors[1:-1]) or any(t.ndim not in (1, 2) for t in tensors):
+        raise ShapeError(
+            f"multi_dot: expected at least two matrices, vectors at the ends, got "
+            f"{[tuple(t.shape) for t in tensors]}"
+        )
+    labels = string.ascii_letters
+    terms = [labels[i : i + 2] for i in range(n)]
+    if vectors[0]:
+        terms[0] = terms[0][1:]
+    if vectors[-1]:
+        terms[-1] = terms[-1][:1]
+    ends = "" if vectors[0] else labels[0]
+    ends += "" if vectors[-1] else labels[n]
+    return einsum(f"{','.join(terms)}->{ends}", *tensors)
+
+
+def cond(A: Any, p: Any = None) -> Any:
+    """How much A (*N, m, n) may magnify relative errors: its largest singular value over the
+    smallest, for p = None or 2 (-2: the other way round); else the `matrix_norm` of order p times
+    that of the inverse: (*N).
+
+    >>> import sparsegrad as sg
+    >>> sg.linalg.cond(sg.tensor([[4.0, 0.0], [0.0, 2.0]]))
+    tensor(2.)
+    """
+    A = _matrix("cond", A, square=p not in (None, 2, -2))
+    if p in (None, 2, -2):
+        s = svdvals(A)
+        largest, least = s[..., 0], s[..., -1]
+        return least / largest if p == -2 else largest / least
+    return matrix_norm(A, p) * matrix_norm(inv_p(A), p)
 
 
 def trace(A: Any) -> Any:

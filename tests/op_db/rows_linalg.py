@@ -90,7 +90,33 @@ def ref_both(parts: Any) -> Any:
     return np.concatenate([parts[0].reshape(-1), 2 * parts[1].reshape(-1)])
 
 
+def triangles(d: Draw) -> Iterator[Sample]:
+    for s, t in [((3, 3), (3, 2)), ((2, 3, 3), (2, 3, 1))]:
+        yield (d.dense(*s, low=-1, high=1), d.dense(*t)), {}
+
+
+def triangular(x: Any, upper: bool, unit: bool) -> Any:
+    """The triangle that is read of far(x)."""
+    out = (np.triu if upper else np.tril)(far(x))
+    return out - np.eye(x.shape[-1]) * (np.diagonal(out, 0, -2, -1)[..., None] - 1) if unit else out
+
+
 ROWS = [
+    *(OpCase(f"solve_triangular[{'upper' if upper else 'lower'}{', unit' * unit}]", lambda a, b, upper=upper, unit=unit: L.solve_triangular(far(a), b, upper=upper, unitriangular=unit),
+             lambda a, b, upper=upper, unit=unit: np.linalg.solve(triangular(a, upper, unit), b), triangles, errors=(
+        (lambda: L.solve_triangular(sg.ones(2, 2), sg.ones(3, 1), upper=True), sg.ShapeError, r"solve_triangular: shapes do not fit; got A: \(2, 2\), B: \(3, 1\)"),))
+      for upper in (True, False) for unit in (True, False)),
+    OpCase("solve_triangular[right]", lambda a, b: L.solve_triangular(far(a), b.mT, upper=True, left=False), lambda a, b: np.swapaxes(b, -1, -2) @ np.linalg.inv(np.triu(far(a))), triangles),
+    *(OpCase(f"lstsq[{m}, {n}]", lambda a, b: L.lstsq(a, b).solution, lambda a, b: np.linalg.lstsq(a, b, None)[0], lambda d, m=m, n=n: iter([((d.dense(m, n) + 2 * np.eye(m, n), d.dense(m, 2)), {})]))
+      for m, n in ((5, 3), (3, 5), (3, 3))),
+    OpCase("lstsq[residuals]", lambda a, b: L.lstsq(a, b).residuals, lambda a, b: np.linalg.lstsq(a, b, None)[1][0], lambda d: iter([((d.dense(5, 3) + 2 * np.eye(5, 3), d.dense(5)), {})]), errors=(
+        (lambda: L.lstsq(sg.ones(3, 2), sg.ones(2)), sg.ShapeError, r"lstsq: shapes do not fit; got A: \(3, 2\), B: \(2,\)"),)),
+    *(OpCase(f"cond[{p}]", lambda a, p=p: L.cond(far(a), p), lambda a, p=p: np.linalg.cond(far(a), p), lambda d: iter([((d.dense(3, 3, low=-1, high=1),), {})])) for p in (None, -2, 1, "fro")),
+    OpCase("multi_dot", lambda *a: L.multi_dot(a), lambda *a: np.linalg.multi_dot(a), lambda d: iter([((d.dense(2, 3), d.dense(3, 4), d.dense(4, 2)), {}), ((d.dense(3), d.dense(3, 4), d.dense(4)), {})]), bilinear=True, errors=(
+        (lambda: L.multi_dot([sg.ones(2)]), sg.ShapeError, r"multi_dot: expected at least two matrices, vectors at the ends, got \[\(2,\)\]"),)),
+    OpCase("cross", sg.cross, np.cross, lambda d: iter([((d.dense(4, 3), d.dense(4, 3)), {}), ((d.dense(3), d.dense(3)), {})]), bilinear=True, errors=(
+        (lambda: sg.cross(sg.ones(2), sg.ones(2)), sg.ShapeError, r"cross: expected two tensors with size 3 in dim -1, got \(2,\) and \(2,\)"),)),
+    OpCase("vdot", sg.vdot, np.vdot, lambda d: iter([((d.dense(4), d.dense(4)), {})]), bilinear=True),
     OpCase("solve[shifted]", lambda a, b: L.solve(far(a), b), ref_solve, systems, "solve_p", errors=(
         (lambda: L.solve(sg.zeros(2, 2), sg.ones(2)), sg.errors.SingularMatrixError, r"solve: A of shape \(2, 2\): Singular"),
         (lambda: L.solve(sg.ones(2, 3), sg.ones(2)), sg.ShapeError, r"solve: expected square matrices, got shape \(2, 3\)"),

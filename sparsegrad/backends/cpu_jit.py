@@ -210,9 +210,10 @@ def _build_row_plan(pattern: Any) -> tuple[Array, Array, Array, Array, Array] | 
 
 def _scatter_plan(pattern: Any, row_bytes: int) -> tuple[Array, Array, Array] | None:
     """Chunks of columns, offsets and rows of a product whose entries are listed by column and
-    whose output is small: each chunk then adds to an output of its own, and nothing is gathered.
-    None for any other. Made once for a pattern."""
-    if pattern.format != "csc" or pattern.shape[0] * row_bytes > _CACHED:
+    whose output is small and x is not: each chunk then adds to an output of its own, and nothing
+    is gathered. None for any other. Made once for a pattern."""
+    small, large = (n * row_bytes for n in pattern.shape)
+    if pattern.format != "csc" or small > _CACHED or large < 2 * _CACHED:
         return None
     return pattern.cached("scatter_chunks", lambda: _build_scatter_plan(pattern))
 

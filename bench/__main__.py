@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
@@ -46,7 +47,10 @@ def main(argv: list[str] | None = None) -> int:
     if options.what == "list":
         return _list()
     if options.what == "table":
-        print(report.markdown(report.read(options.file)), end="")
+        document = json.loads(Path(options.file).read_text(encoding="utf-8"))
+        of_gpu = document.get("kind") == "gpu"
+        text = gpu.markdown(document) if of_gpu else report.markdown(report.read(options.file))
+        print(text, end="")
         return 0
     if options.what == "scaling":
         return _scaling(options)

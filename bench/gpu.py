@@ -37,6 +37,7 @@ def run(
     if not chosen:
         raise ValueError(f"no case has {' or '.join(only)} in its name")
     document: dict[str, Any] = {
+        "kind": "gpu",
         "size": [n, nnz],
         "machine": fingerprint() | {"threads": sg.get_num_threads()},
         "cuda": sg.cuda.describe(),

@@ -1,8 +1,8 @@
 """The CUDA devices: which there are, memory, waiting, time. CuPy is imported at the first use.
 
 Names and arguments are PyTorch's. A device is named "cuda:1" or 1; None and "cuda" mean the one
-that `set_device` chose. Without a usable GPU everything but `is_available`, `problem` and
-`device_count` is a DeviceError with the reason.
+that `set_device` chose. Without a usable GPU, `is_available`, `problem`, `device_count`,
+`empty_cache` and the seeds still work; anything else is a DeviceError with the reason.
 
 >>> import sparsegrad as sg
 >>> sg.cuda.is_available() or sg.cuda.problem() is not None
@@ -197,14 +197,18 @@ def reset_peak_memory_stats(device: _Which = None) -> None:
 
 
 def empty_cache() -> None:
-    """Give blocks that no array occupies back to the device that "cuda" means."""
-    reset_peak_memory_stats()
+    """Give blocks that no array occupies back to the device that "cuda" means. Nothing where there
+    is no GPU."""
+    if is_available():
+        reset_peak_memory_stats()
 
 
 def manual_seed(seed: int) -> None:
     """Give the current device a stream of random numbers of its own, started at `seed`. Until then
-    it shares that of `sg.manual_seed`, which also makes it share it again."""
-    random.seed_device(backends.named("cuda"), seed)
+    it shares that of `sg.manual_seed`, which also makes it share it again. Nothing where there is
+    no GPU."""
+    if is_available():
+        random.seed_device(backends.named("cuda"), seed)
 
 
 def manual_seed_all(seed: int) -> None:

@@ -38,6 +38,10 @@ def test_cuda_is_refused_with_the_reason(name: str) -> None:
         sg.cuda.synchronize,
         sg.cuda.memory_allocated,
         lambda: sg.cuda.set_device(0),
+        sg.nn.Linear(2, 2).cuda,
+        sg.cuda.Event,
+        sg.cuda.get_device_properties,
+        sg.cuda.device(0).__enter__,
     ):
         with pytest.raises(sg.DeviceError, match=reason):
             ask()
@@ -48,6 +52,9 @@ def test_only_auto_falls_back() -> None:
     assert not sg.cuda.is_available()
     assert sg.cuda.device_count() == 0
     assert "CuPy is not installed" in str(sg.cuda.problem())
+    for harmless in (sg.cuda.empty_cache, lambda: sg.cuda.manual_seed(0)):  # as in PyTorch
+        assert harmless() is None
+    sg.cuda.manual_seed_all(0)
 
 
 def test_a_broken_cupy_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ MIN_PRODUCT = 1 << 15  # spmm, sddmm: multiplications
 _SHORT = 16  # bytes of the shortest vector of a kernel
 _CACHED = 1 << 18  # bytes of an output that stays in the cache next to a core
 _OUTPUTS = 16  # of them at most, one for each chunk
+_RUNS = 64  # entries that each chunk adds to a row of its output, for clearing it to pay
 _MIN_KEPT = 1 << 15  # values that are kept in another order: fewer are fast to find
 
 
@@ -210,10 +211,9 @@ def _build_row_plan(pattern: Any) -> tuple[Array, Array, Array, Array, Array] | 
 
 def _scatter_plan(pattern: Any, row_bytes: int) -> tuple[Array, Array, Array] | None:
     """Chunks of columns, offsets and rows of a product whose entries are listed by column and
-    whose output is small and x is not: each chunk then adds to an output of its own, and nothing
-    is gathered. None for any other. Made once for a pattern."""
-    small, large = (n * row_bytes for n in pattern.shape)
-    if pattern.format != "csc" or small > _CACHED or large < 2 * _CACHED:
+    whose output is small: each chunk then adds to an output of its own, and nothing is gathered.
+    None for any other. Made once for a pattern."""
+    if pattern.format != "csc" or pattern.shape[0] * row_bytes > _CACHED:
         return None
     return pattern.cached("scatter_chunks", lambda: _build_scatter_plan(pattern))
 
@@ -221,7 +221,7 @@ def _scatter_plan(pattern: Any, row_bytes: int) -> tuple[Array, Array, Array] | 
 def _build_scatter_plan(pattern: Any) -> tuple[Array, Array, Array] | None:
     indptr, indices, positions = pattern.T.rows()
     arrays = same_index(indptr, indices)
-    chunks = min(_OUTPUTS, pattern.nnz // (16 * pattern.shape[0]))
+    chunks = min(_OUTPUTS, pattern.nnz // (_RUNS * pattern.shape[0]))
     if arrays is None or positions is not None or chunks < 2:
         return None
     cuts = np.empty((chunks + 1, 2), dtype=np.int64)

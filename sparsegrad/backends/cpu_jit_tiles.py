@@ -30,7 +30,7 @@ _MIN_CHUNKS, _MAX_CHUNKS = 16, 64
 
 class _Tiles(NamedTuple):
     cuts: Array  # (chunks + 1,) rows
-    count: int
+    tiles: int
     indptr: Array  # (rows * count + 1,)
     indices: Array  # (nnz,)
     positions: Array  # (nnz,)

@@ -86,20 +86,20 @@ def _offsets(pattern: Pattern, row: Array) -> Array:
 
 def _reached(pattern: Pattern, row: Array, offsets: Array) -> Reached:
     indptr, cols, positions = pattern.rows()
-    n, total = pattern.shape[1], int(offsets[-1])
-    entries = np.repeat(indptr[row] - offsets[:-1], np.diff(offsets)) + np.arange(total)
-    ids = cols[entries]
+    be, n = pattern.core.backend, pattern.shape[1]
+    entries = be.spans(indptr[row], offsets)
+    ids = be.gather(cols, entries)
     touched = np.zeros(n, bool)
     touched[ids] = True
     columns = np.flatnonzero(touched)
     listed, width = None, n
     if columns.size * _STILL_FEW <= n:
         listed, width = Pattern.coo([columns], (n,), check=False), int(columns.size)
-        slot = np.empty(n, np.int64)
+        slot = np.empty(n, cols.dtype)
         slot[columns] = np.arange(width)
-        ids = slot[ids]
+        ids = be.gather(slot, ids)
     shape = (int(row.size), width)
-    dtype = index_dtype(shape, total)
+    dtype = index_dtype(shape, int(ids.size))
     core = Core("csr", shape, (offsets.astype(dtype), ids.astype(dtype, copy=False)))
-    at = entries if positions is None else positions[entries]
+    at = entries if positions is None else be.gather(positions, entries)
     return Reached(Pattern(core, "csr"), at.astype(cols.dtype, copy=False), listed)

@@ -316,6 +316,8 @@ def _sum_to(g: Tensor, shape: tuple[int, ...], op: str) -> Tensor:
         i + lead for i, n in enumerate(shape) if n == 1 and lead >= 0 and g.shape[i + lead] != 1
     )
     out = sum_p(g, axis=axes) if lead >= 0 and axes else g
+    if out.data.shape == shape:
+        return out
     if out.data.size != math.prod(shape):
         if lead < 0 or any(n not in (1, m) for n, m in zip(shape, g.shape[lead:], strict=True)):
             raise GraphError(

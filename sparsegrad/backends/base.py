@@ -82,8 +82,9 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
     def sum(self, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
         """Sum over `axis`; 16-bit floats are summed in float32."""
         # The method, here and elsewhere: a function of NumPy costs as much again.
-        out = x.sum(axis=axis, keepdims=keepdims, dtype=accumulator(x.dtype))
-        return out.astype(x.dtype, copy=False)
+        wide = accumulator(x.dtype)
+        out = x.sum(axis=axis, keepdims=keepdims, dtype=wide)
+        return out if wide is x.dtype else out.astype(x.dtype)
 
     def matmul(self, a: Array, b: Array) -> Array:
         """Matrix product with NumPy's broadcasting; 16-bit floats accumulate in float32."""
@@ -143,6 +144,11 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         starts = xp.flatnonzero(new).astype(dtype)
         offsets = xp.concatenate((starts, xp.asarray([nnz], dtype=dtype)))
         return tuple(c[starts] for c in coords), offsets
+
+    def touched(self, ids: Array, n: int) -> tuple[Array, Array, Array, Array] | None:
+        """Rows, perm, indptr and count of a `RowGradient` with entries in the rows `ids` (e,) of
+        n, where that means no waiting for a device; None where `runs` is as good."""
+        return None
 
     def survey(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
         """What `sort_coo`, `order_facts` and `runs` find, where each of them has to wait for a

@@ -93,7 +93,7 @@ def _back(g: Any, x_meta: Any, axis: tuple[int, ...], keepdims: bool, name: str 
         # What comes before the axes is as in g: all of it, or the rows of a sparse cotangent.
         first = min(axes, default=g.ndim)
         shape = (*g.shape[:first], *x_meta.shape[min(axis, default=first) :])
-        if not keepdims:
+        if not keepdims and g.ndim:
             g = reshape_p(g, shape=_kept(shape, axes))
         return broadcast_p(g, shape=shape)
 

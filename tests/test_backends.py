@@ -29,6 +29,7 @@ from sparsegrad.backends.steps import (
     SgdFactors,
 )
 from sparsegrad.errors import PatternError
+from sparsegrad.structure import plan
 from sparsegrad.structure.pattern import Pattern
 
 REFERENCE = Backend()
@@ -485,6 +486,58 @@ def test_sort_coo_beyond_64_bit_keys(be):
     shape = (2**40, 2**40)
     coords = tuple(rng.integers(0, 2, 300) * (2**40 - 1) - 0 for _ in shape)
     np.testing.assert_array_equal(be.sort_coo(coords, shape), REFERENCE.sort_coo(coords, shape))
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+def test_spans(be, index):
+    rng = np.random.default_rng(2)
+    for count in (0, 1, 5, 3000):
+        starts = rng.integers(0, 100, count).astype(index)
+        offsets = np.concatenate(([0], np.cumsum(rng.integers(0, 9, count)))).astype("i8")
+        want = [s + i for s, n in zip(starts, np.diff(offsets)) for i in range(n)]
+        np.testing.assert_array_equal(be.spans(starts, offsets), want)
+        np.testing.assert_array_equal(REFERENCE.spans(starts, offsets), want)
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+def test_find(be, name, index):
+    rng = np.random.default_rng(3)
+    for pattern in patterns(name, index):
+        pattern = plan.coalesce(pattern).pattern
+        indptr, cols, _ = pattern.sorted_rows()
+        m, n = pattern.shape
+        count = 900 if m * n else 0
+        row, col = rng.integers(0, max(1, m), count), rng.integers(0, max(1, n), count)
+        places = {cell: p for p, cell in enumerate(zip(be.expand(indptr, cols.size), cols))}
+        want = [places.get(cell, -1) for cell in zip(row, col)]
+        np.testing.assert_array_equal(be.find(indptr, cols, row, col), want)
+        np.testing.assert_array_equal(REFERENCE.find(indptr, cols, row, col), want)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+def test_merge_rows(name, index):
+    """As sorting both, stably, and looking for runs."""
+    be = CpuJitNarrow(always=True)
+    for pattern in patterns(name, index):
+        a = plan.coalesce(pattern).pattern
+        b = Pattern.coo([c[::-3] for c in a.coords], a.shape)  # neither sorted nor CSR
+        c = Pattern.coo([(x + 1) % max(n, 1) for x, n in zip(a.coords, a.shape)], a.shape)
+        for one, two in ((a, b), (b, a), (a, c), (a, a), (a.T, c.T)):
+            if not (merged := be.merge_rows(one, two)):
+                assert not one.nnz + two.nnz
+                continue
+            indptr, cols, perm, runs = merged
+            row, col = (np.concatenate(x) for x in zip(one.coords, two.coords))
+            order = np.lexsort((col, row))
+            (rows, distinct), offsets = REFERENCE.runs((row[order], col[order]))
+            np.testing.assert_array_equal(perm, order)
+            np.testing.assert_array_equal(cols, distinct)
+            np.testing.assert_array_equal(be.expand(indptr, cols.size), rows)
+            np.testing.assert_array_equal(runs, offsets)
 
 
 @pytest.mark.parametrize("be", FAST)

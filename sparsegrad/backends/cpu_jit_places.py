@@ -47,7 +47,7 @@ class CpuJitPlaces(Cpu):
         launch(kernel, (tasks, *lines, *cells, out), tasks, 16 * row.size)
         return out
 
-    def merge_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array | None] | None:
+    def merge_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array] | None:
         total, m = a.nnz + b.nnz, a.shape[0]
         if not (total and self._pays(total + m, _MIN_PLACES)):
             return None
@@ -68,7 +68,7 @@ class CpuJitPlaces(Cpu):
         runs[nnz] = total
         args = (cuts, *a_lines, *b_lines, indptr, cols, perm, runs)
         launch(kernel_of("merge_rows", dtype), args, cuts.size - 1, 4 * total)
-        return indptr, cols, perm, None if nnz == total else runs
+        return indptr, cols, perm, runs
 
 
 def _sorted_rows(pattern: Any) -> Any:

@@ -39,9 +39,9 @@ class Places:
         at, there = joins.find(self.xp, (indptr, cols, None), row, col)
         return self.xp.where(there, at, -1)
 
-    def merge_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array | None] | None:
+    def merge_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array] | None:
         """The entries of either of two patterns of one shape without duplicates: offsets of the
         rows (m + 1,), columns, and for the values of `a` and `b` joined the order in which they
-        stand there and the runs (entries + 1,) that are one entry; no runs, if no entry is in both.
-        None where all of them are to be sorted."""
+        stand there and the runs (entries + 1,) that are one entry. None where all of them are to
+        be sorted."""
         return None

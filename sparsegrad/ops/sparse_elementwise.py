@@ -233,8 +233,6 @@ def _union(op: str, a: Any, b: Any) -> Any:
         raise ShapeError(f"{op}: sparse shapes must be equal; got a: {a.shape}, b: {b.shape}")
     if a.pattern.same_as(b.pattern):
         return _wrap(dense.add_p(a.values, b.values), a.pattern)
-    if a.format != b.format:
-        b = to_format(b, a.format)
     merge = plan.union(a.pattern, b.pattern)
     return _wrap(apply_merge(cat_p(a.values, b.values, axis=0), merge), merge.pattern)
 

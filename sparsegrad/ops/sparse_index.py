@@ -35,6 +35,8 @@ def sparse_getitem(A: Any, index: Any) -> Any:
 
     Raises IndexError for an index out of range, or of a kind that has no meaning.
     """
+    if _is_own_mask(A, index):
+        return selected(A.values, plan_select.marked(A.pattern, index.values.data))
     items = _expanded(A, index)
     used, cutoff = 0, len(items)
     for position, item in enumerate(items):
@@ -51,6 +53,18 @@ def sparse_getitem(A: Any, index: Any) -> Any:
         A = A.with_values(getitem_p(A.values, index=(slice(None), *dense)))
     together, first = _special(items)
     return _sparse_part(A, sparse, first if together else 0)
+
+
+def _is_own_mask(A: Any, index: Any) -> bool:
+    """Whether this is a mask on the very pattern of `A`, as A > 0 is: nothing has to be found."""
+    return (
+        getattr(index, "_is_sparse", False)
+        and index.dtype == np.bool_
+        and index.values.ndim == 1
+        and index.pattern.core is A.pattern.core
+        and A.pattern.is_coalesced
+        and index.pattern.same_as(A.pattern)
+    )
 
 
 def _is_array(item: Any) -> bool:
@@ -105,7 +119,7 @@ def _ids_of(item: Any) -> tuple[list[Any], tuple[int, ...]]:
     if getattr(item, "_is_sparse", False):
         if item.dtype != np.bool_:
             raise IndexError(f"index: a sparse index must be a bool mask, got {item.dtype}")
-        mask = item.coalesce()
+        mask = item.to("coo").coalesce()  # cells are counted in row-major order
         return [c[mask.values.data] for c in mask.pattern.coords], mask.shape
     if isinstance(item, (bool, np.bool_)):
         raise IndexError("index: a single bool selects nothing; use an array of them as a mask")

@@ -68,8 +68,8 @@ def _split(op: str, A: Any, dim: Any, keepdim: bool) -> _Split:
 
 def _grouped(A: Any, left: tuple[int, ...], values: Any) -> tuple[Groups, Any]:
     plan = plan_reduce.groups(A.pattern, left)
-    if plan.perm is not None:
-        values = reorder_p(values, perm=plan.perm, inverse=plan.inverse)
+    if plan.moves is not None:
+        values = reorder_p(values, moves=plan.moves)
     return plan, values
 
 
@@ -250,8 +250,8 @@ def _along(A: Any, dim: int, name: str, run: Callable[..., Any], inside: Callabl
     left = tuple(d for d in range(A.sparse_dim) if d != axis)
     plan, values = _grouped(A, left, A.values)
     out = run(values, indptr=plan.indptr)
-    if plan.perm is not None:
-        out = reorder_p(out, perm=plan.inverse, inverse=plan.perm)
+    if plan.moves is not None:
+        out = reorder_p(out, moves=plan.moves.back)
     return wrap(out, A.pattern)
 
 

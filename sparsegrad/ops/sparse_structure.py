@@ -11,46 +11,36 @@ from sparsegrad.ops.index import take_p
 from sparsegrad.ops.segment import segment_sum_p
 from sparsegrad.ops.shape import as_argument, permute_p, reshape_p
 from sparsegrad.structure import cost, plan
+from sparsegrad.structure.arrays import Moves
 from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["coalesce", "to_dense", "to_format", "to_sparse"]
 
 
 @primitive(promote="none")
-def reorder_p(be: Any, values: Any, *, perm: Any, inverse: Any) -> Any:
+def reorder_p(be: Any, values: Any, *, moves: Moves) -> Any:
     """Values (nnz, *D) in another order; a permutation, so its transpose is its inverse and
     nothing is scattered."""
-    return be.gather(values, perm)
+    return be.gather(values, moves.perm)
 
 
-reorder_p.defvjp(values=lambda g, perm, inverse: reorder_p(g, perm=inverse, inverse=perm))
-
-
-@primitive(promote="none")
-def merge_p(be: Any, values: Any, *, perm: Any, indptr: Any, pattern: Any) -> Any:
-    """Values (nnz, *D) summed onto `pattern`: over each run of values[perm]."""
-    return be.sum_runs(values, perm, indptr)
+reorder_p.defvjp(values=lambda g, moves: reorder_p(g, moves=moves.back))
 
 
 @primitive(promote="none")
-def unmerge_p(be: Any, x: Any, *, perm: Any, indptr: Any, pattern: Any) -> Any:
-    """The transpose of `merge_p`: every entry takes the row of its run, kept on `pattern`."""
-
-    def build() -> Any:
-        runs = be.expand(indptr, int(perm.size))
-        out = be.xp.empty_like(runs)
-        out[perm] = runs
-        return out
-
-    return be.gather(x, pattern.cached("merge_slots", build))
+def merge_p(be: Any, values: Any, *, merge: plan.Merge) -> Any:
+    """Values (nnz, *D) summed onto the pattern of a plan: over each run of values[perm]."""
+    return be.sum_runs(values, merge.perm, merge.indptr)
 
 
-merge_p.defvjp(
-    values=lambda g, perm, indptr, pattern: unmerge_p(g, perm=perm, indptr=indptr, pattern=pattern)
-)
-unmerge_p.defvjp(
-    x=lambda g, perm, indptr, pattern: merge_p(g, perm=perm, indptr=indptr, pattern=pattern)
-)
+@primitive(promote="none")
+def unmerge_p(be: Any, x: Any, *, merge: plan.Merge) -> Any:
+    """The transpose of `merge_p`: every entry takes the row of its run."""
+    return be.gather(x, merge.slots)
+
+
+merge_p.defvjp(values=lambda g, merge: unmerge_p(g, merge=merge))
+unmerge_p.defvjp(x=lambda g, merge: merge_p(g, merge=merge))
 
 
 @primitive(promote="none")
@@ -89,11 +79,11 @@ def _check_sparse(op: str, A: Any) -> None:
 
 def reorder(values: Any, pattern: Pattern, target: Pattern) -> Any:
     """Values on `pattern` as values on `target`, a handle of the same core."""
-    perm = pattern.core.moves(pattern.order, target.order)
+    core, old, new = pattern.core, pattern.order, target.order
+    perm = core.moves(old, new)
     if perm is None:
         return values
-    inverse = pattern.core.moves(target.order, pattern.order)
-    return reorder_p(values, perm=perm, inverse=inverse)
+    return reorder_p(values, moves=Moves(perm, lambda: core.moves(new, old)))
 
 
 def to_format(A: Any, format: Any) -> Any:
@@ -134,7 +124,7 @@ def apply_merge(values: Any, merge: plan.Merge) -> Any:
     """Values (nnz, *D) summed onto the pattern of a plan."""
     if merge.perm is None:
         return values if merge.indptr is None else segment_sum_p(values, indptr=merge.indptr)
-    return merge_p(values, perm=merge.perm, indptr=merge.indptr, pattern=merge.pattern)
+    return merge_p(values, merge=merge)
 
 
 def first_of_each(A: Any) -> Any:

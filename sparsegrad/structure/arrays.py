@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sparsegrad.errors import PatternError
 __all__ = [
     "INT32_MAX",
     "Array",
+    "Moves",
     "as_ids",
     "as_shape",
     "check_offsets",
@@ -41,6 +43,26 @@ def invert(perm: Array | None) -> Array | None:
     out = xp.empty_like(perm)
     out[perm] = xp.arange(perm.size, dtype=perm.dtype)
     return out
+
+
+class Moves:
+    """Positions of entries in another order, and the way back, found when somebody asks for it."""
+
+    __slots__ = ("_find", "_inverse", "perm")
+
+    def __init__(self, perm: Array, find: Callable[[], Array] | None = None) -> None:
+        self.perm, self._find, self._inverse = perm, find, None
+
+    @property
+    def inverse(self) -> Array:
+        if self._inverse is None:
+            self._inverse = invert(self.perm) if self._find is None else self._find()
+        return self._inverse
+
+    @property
+    def back(self) -> Moves:
+        """The way back."""
+        return Moves(self.inverse, lambda: self.perm)
 
 
 def as_shape(shape: Any) -> tuple[int, ...]:

@@ -149,10 +149,15 @@ class Core:
     def _facts(self) -> tuple[bool, bool]:
         return self.cached("facts", self._find_facts)
 
+    @property
+    def is_sorted_out(self) -> bool:
+        """Whether something is known of the row-major order already."""
+        return ("perm", "row") in self._cache or "facts" in self._cache
+
     def survey(self) -> tuple[tuple[Array, ...], Array] | None:
         """The runs of duplicates in row-major order if a GPU finds them together with that order
         and the facts above, which then are known; else None, and each is found when asked for."""
-        if self.kind != "coo" or ("perm", "row") in self._cache or "facts" in self._cache:
+        if self.kind != "coo" or self.is_sorted_out:
             return None
         found = self.built("perm", lambda: self.backend.survey(self.arrays, self.shape))
         if found is None:
@@ -180,20 +185,21 @@ class Core:
         return self.cached(("perm", order), lambda: self._sort(order))
 
     def _sort(self, order: Order) -> Array | None:
-        be, coords = self.backend, self.coords("given")
         if order == "row" and self.kind == "csc":
-            return self._regroup(coords[0], self.perm("col"), self.shape[0])
+            return self._regroup(0, self.perm("col"))
         if order == "col" and self.kind != "csc":
-            return self._regroup(coords[1], self.perm("row"), self.shape[1])
-        axes = coords[::-1] if order == "col" else coords
-        perm = be.sort_coo(axes, self.shape[::-1] if order == "col" else self.shape)
+            return self._regroup(1, self.perm("row"))
+        turned = slice(None, None, -1 if order == "col" else 1)
+        perm = self.backend.sort_coo(self.coords("given")[turned], self.shape[turned])
         return None if perm is None else perm.astype(self.arrays[-1].dtype, copy=False)
 
-    def _regroup(self, ids: Array, first: Array | None, n: int) -> Array | None:
-        """`first`, then stably by `ids`: row-major to column-major, or back."""
+    def _regroup(self, axis: int, first: Array | None) -> Array | None:
+        """`first`, then stably by the ids along `axis`: row-major to column-major, or back."""
+        ids, n = self.ids("given", axis), self.shape[axis]
         be, ids = self.backend, ids if first is None else ids[first]
         if n <= _SCARCE * ids.size:
-            perm, _ = be.group(ids, n)
+            perm, offsets = be.group(ids, n)
+            self.cached(("indptr", axis), lambda: frozen(offsets))
         else:  # a counter for each of n mostly empty lines may not even fit
             perm = be.sort_coo((ids,), (n,))
         if perm is None:
@@ -224,42 +230,45 @@ class Core:
     # ---- arrays --------------------------------------------------------------------------------
     def coords(self, order: Order) -> tuple[Array, ...]:
         """One id array (nnz,) per sparse dimension, listed in `order`."""
-        perm = self.perm(order) if order != "given" else None
-        if order != "given" and perm is None:
-            return self.coords("given")
-        return self.cached(("coords", order), lambda: self._list(perm))
-
-    def _list(self, perm: Array | None) -> tuple[Array, ...]:
-        if perm is not None:
-            return tuple(frozen(self.backend.gather(c, perm)) for c in self.coords("given"))
-        if self.kind == "coo":
-            return self.arrays
-        indptr, minor = self.arrays
-        major = self.backend.expand(indptr, self.nnz).astype(minor.dtype, copy=False)
-        major = frozen(major)
-        return (major, minor) if self.kind == "csr" else (minor, major)
+        return tuple([self.ids(order, axis) for axis in range(len(self.shape))])
 
     def ids(self, order: Order, axis: int) -> Array:
-        """The ids (nnz,) along one axis: of the minor one in the given order without listing the
-        major one."""
-        if order == "given" and self.kind == ("csc", "csr")[axis]:
-            return self.arrays[1]
-        return self.coords(order)[axis]
+        """The ids (nnz,) along one axis, listed in `order`; no others are listed for it."""
+        if order != "given" and self.perm(order) is None:
+            order = "given"
+        if order == "given":
+            if self.kind == "coo":
+                return self.arrays[axis]
+            if self.kind != self._by(axis):
+                return self.arrays[1]
+        return self.cached(("coords", order, axis), lambda: frozen(self._list(order, axis)))
+
+    def _list(self, order: Order, axis: int) -> Array:
+        grouped = {"row": 0, "col": 1}.get(order, axis)
+        if axis == grouped and (self.kind == self._by(axis) or ("indptr", axis) in self._cache):
+            dtype = self.arrays[-1].dtype
+            return self.backend.expand(self.indptr(axis), self.nnz).astype(dtype, copy=False)
+        return self.backend.gather(self.ids("given", axis), self.perm(order))
 
     def indptr(self, axis: int) -> Array:
         """Offsets (n + 1,) of the rows (axis 0) or columns (axis 1)."""
-        if self.kind == ("csr", "csc")[axis]:
+        if self.kind == self._by(axis):
             return self.arrays[0]
 
         def build() -> Array:
-            ids = self.coords(("row", "col")[axis])[axis]
+            ids = self.ids(("row", "col")[axis], axis)
             return frozen(self.backend.compress(ids, self.shape[axis]))
 
         return self.cached(("indptr", axis), build)
 
     def grouped(self, axis: int) -> Order:
         """The cheapest order in which entries are grouped by `axis`."""
-        return "given" if self.kind == ("csr", "csc")[axis] else ("row", "col")[axis]
+        return "given" if self.kind == self._by(axis) else ("row", "col")[axis]
+
+    @staticmethod
+    def _by(axis: int) -> Format:
+        """The kind that groups entries by this axis."""
+        return "csc" if axis else "csr"
 
     def fingerprint(self) -> bytes:
         """Digest of the given coordinates: equal for equal index arrays."""

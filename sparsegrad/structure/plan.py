@@ -32,16 +32,30 @@ __all__ = [
 T = TypeVar("T")
 
 
-class Merge(NamedTuple):
+class Merge:
     """values -> segment_sum(take(values, perm), indptr), which lie on `pattern`.
 
     perm: positions (nnz,), None for identity. indptr: runs of duplicates (nnz of pattern + 1,),
     None if there are none.
     """
 
-    pattern: Pattern
-    perm: Array
-    indptr: Array
+    __slots__ = ("_slots", "indptr", "pattern", "perm")
+
+    def __init__(self, pattern: Pattern, perm: Array, indptr: Array) -> None:
+        self.pattern, self.perm, self.indptr = pattern, perm, indptr
+        self._slots: Array = None
+
+    @property
+    def slots(self) -> Array:
+        """Where each value goes on `pattern` (nnz,), where there is a perm and there are runs:
+        the way back of gradients, found when there is one."""
+        if self._slots is None:
+            be = self.pattern.core.backend
+            runs = be.expand(self.indptr, int(self.perm.size))
+            slots = be.xp.empty_like(runs)
+            slots[self.perm] = runs
+            self._slots = slots
+        return self._slots
 
 
 class Intersection(NamedTuple):
@@ -93,6 +107,8 @@ def union(a: Pattern, b: Pattern) -> Merge:
     _same_shape("union", a, b)
 
     def build() -> Merge:
+        if (merged := _merge_rows(a, b)) is not None:
+            return merged
         xp = a.core.backend.xp
         coords = tuple(xp.concatenate((x, y)) for x, y in zip(a.coords, b.coords, strict=True))
         both = Pattern(Core("coo", a.shape, coords), "coo")
@@ -102,6 +118,24 @@ def union(a: Pattern, b: Pattern) -> Merge:
         return _merge(listed, both.core.perm(order), runs)
 
     return remember("union", (a, b), build)
+
+
+def _merge_rows(a: Pattern, b: Pattern) -> Merge | None:
+    """The same without sorting, of matrices without duplicates whose rows (columns, if `a` is CSC)
+    are sorted, or sorted once and for all; None where sorting everything is to be done."""
+    be, axis = a.core.backend, 1 if a.format == "csc" else 0
+    if a.ndim != 2 or (a.format == "coo" and a.shape[0] > a.nnz + b.nnz):
+        return None
+    found = be.merge_rows(*((p.T if axis else p) for p in (a, b)))
+    if found is None:
+        return None
+    indptr, minor, perm, runs = found
+    if a.format == "coo":
+        core = Core("coo", a.shape, (be.expand(indptr, int(minor.size)), minor))
+    else:
+        core = Core(a.format, a.shape, (indptr, minor))
+    core.know_canonical()
+    return Merge(Pattern(core, a.format), perm, runs)
 
 
 def intersection(a: Pattern, b: Pattern) -> Intersection:

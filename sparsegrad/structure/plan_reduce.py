@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparsegrad import backends
-from sparsegrad.structure.arrays import Array, invert
+from sparsegrad.structure.arrays import Array, Moves
 from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["Groups", "Halvings", "groups", "halvings"]
@@ -14,13 +14,12 @@ __all__ = ["Groups", "Halvings", "groups", "halvings"]
 class Groups(NamedTuple):
     """Entries of a pattern in consecutive runs, one run a cell of the result.
 
-    perm: positions (nnz,) of the grouped entries in the pattern's order, None for identity.
-    inverse: the way back. indptr: runs (s + 1,). pattern: where the runs lie, None if there is one
-    run for each index of the one dimension left (or one in all).
+    moves: positions (nnz,) of the grouped entries in the pattern's order, None for identity.
+    indptr: runs (s + 1,). pattern: where the runs lie, None if there is one run for each index of
+    the one dimension left (or one in all).
     """
 
-    perm: Array | None
-    inverse: Array | None
+    moves: Moves | None
     indptr: Array
     pattern: Pattern | None
 
@@ -34,7 +33,7 @@ def _build(pattern: Pattern, left: tuple[int, ...]) -> Groups:
     be = pattern.core.backend
     dtype = pattern.coords[0].dtype
     if not left:
-        return Groups(None, None, be.xp.asarray([0, pattern.nnz], dtype=dtype), None)
+        return Groups(None, be.xp.asarray([0, pattern.nnz], dtype=dtype), None)
     if len(left) == 1:
         if pattern.ndim == 2:
             indptr, _, perm = (pattern if left[0] == 0 else pattern.T).rows()
@@ -42,7 +41,7 @@ def _build(pattern: Pattern, left: tuple[int, ...]) -> Groups:
             indptr, perm = be.compress(pattern.coords[0], pattern.shape[0]), None
         else:
             perm, indptr = be.group(pattern.coords[left[0]], pattern.shape[left[0]])
-        return Groups(perm, invert(perm), indptr, None)
+        return Groups(None if perm is None else Moves(perm), indptr, None)
     coords = tuple(pattern.coords[d] for d in left)
     shape = tuple(pattern.shape[d] for d in left)
     perm = be.sort_coo(coords, shape)
@@ -56,7 +55,8 @@ def _build(pattern: Pattern, left: tuple[int, ...]) -> Groups:
     starts = be.xp.flatnonzero(new).astype(dtype)
     end = be.xp.asarray([pattern.nnz], dtype=dtype)
     kept = Pattern.coo([c[starts] for c in coords], shape, check=False, copy=False)
-    return Groups(perm, invert(perm), be.xp.concatenate((starts, end)), kept)
+    moves = None if perm is None else Moves(perm)
+    return Groups(moves, be.xp.concatenate((starts, end)), kept)
 
 
 class Halvings(NamedTuple):

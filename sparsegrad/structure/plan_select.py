@@ -26,12 +26,15 @@ __all__ = [
     "cut",
     "diagonal_size",
     "lines",
+    "marked",
     "off_diagonal",
     "on_diagonal",
     "reshape",
     "triangle",
     "with_diagonal",
 ]
+
+_FEW = 1024  # entries that are looked at sooner than the pattern is asked whether it is sorted
 
 # What a cut leaves of a dimension: the entries at one id (the dimension goes), or a range of ids.
 Part = int | range
@@ -97,6 +100,18 @@ def choose(pattern: Pattern, keep: Array) -> Select:
                 _compressed(pattern.format, pattern.shape, offsets, minor[entries]), entries
             )
     return assemble(pattern.format, [c[entries] for c in pattern.coords], pattern.shape, entries)
+
+
+def marked(pattern: Pattern, keep: Array) -> Select:
+    """The entries where the bool array `keep` (nnz,) is true, in row-major order, as a line of as
+    many cells, all stored. The pattern must be coalesced."""
+    xp = pattern.core.backend.xp
+    _, order = pattern.to("coo")
+    entries = xp.flatnonzero(keep if order is None else keep[order])
+    count = int(entries.size)
+    core = Core("coo", (count,), (xp.arange(count, dtype=index_dtype((count,), count)),))
+    core.know_canonical()
+    return Select(Pattern(core, "coo"), entries if order is None else order[entries])
 
 
 def _running(xp: Any, counts: Array) -> Array:
@@ -186,6 +201,10 @@ def _renumbered(ids: Array, part: Part) -> Array:
 def lines(pattern: Pattern, dim: int, ids: Array) -> Select:
     """The rows (slices along `dim`) ids[0], ids[1], ...: ids (k,) in range, repeats allowed."""
     shape = tuple(int(ids.size) if d == dim else n for d, n in enumerate(pattern.shape))
+    across = pattern.ndim == 2 and pattern.format == ("csc", "csr")[dim]
+    many = across and 8 * int(ids.size) >= pattern.shape[dim]
+    if many and (chosen := _renumbered_lines(pattern, dim, ids, shape)) is not None:
+        return chosen
     if not _has_offsets(pattern, dim, int(ids.size)):
         index, number = _join(pattern, (dim,), (ids,))
         coords = [c[index] for c in pattern.coords]
@@ -203,6 +222,26 @@ def lines(pattern: Pattern, dim: int, ids: Array) -> Select:
     return assemble(fmt, coords, shape, index)
 
 
+def _renumbered_lines(
+    pattern: Pattern, dim: int, ids: Array, shape: tuple[int, ...]
+) -> Select | None:
+    """A good part of the columns of a CSR matrix (rows of a CSC one): every entry is asked where
+    its line goes, in one pass. Entries stay in order. None if a line is wanted twice."""
+    be = pattern.core.backend
+    xp, numbers = be.xp, be.xp.arange(ids.size, dtype="int32")
+    places = xp.full(pattern.shape[dim], -1, dtype="int32")
+    places[ids] = numbers
+    if not bool((places[ids] == numbers).all()):  # sync
+        return None
+    indptr, minor, positions = _grouped(pattern)
+    to = be.gather(places, minor)
+    keep = to >= 0
+    entries = xp.flatnonzero(keep)
+    offsets = _running(xp, keep)[indptr]
+    chosen = _compressed(pattern.format, shape, offsets, to[entries])
+    return Select(chosen, entries if positions is None else positions[entries])
+
+
 def _has_offsets(pattern: Pattern, dim: int, wanted: int) -> bool:
     """Whether the offsets of a dimension are there, or not much longer than what is asked for."""
     if pattern.ndim != 2:
@@ -216,14 +255,7 @@ def _runs_of(be: Any, indptr: Array, ids: Array) -> tuple[Array, Array]:
     """Offsets of the runs `ids` of `indptr` listed one after the other, and their positions."""
     starts = indptr[ids]
     offsets = _running(be.xp, indptr[ids + 1] - starts)
-    return offsets, _positions(be, starts, offsets)
-
-
-def _positions(be: Any, starts: Array, offsets: Array) -> Array:
-    """starts[i], starts[i] + 1, ... for every run i in turn."""
-    total = int(offsets[-1])
-    shift = starts - offsets[:-1]
-    return shift[be.expand(offsets, total)] + be.xp.arange(total)
+    return offsets, be.spans(starts, offsets)
 
 
 def cells(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array], place: int) -> Select:
@@ -240,19 +272,27 @@ def cells(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array], place: 
 
 def _matches(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array]) -> tuple[Array, Array]:
     """Every pair of a wanted cell and an entry in it: positions of entries, numbers of cells."""
-    axis = 1 if pattern.format == "csc" else 0
-    if _has_offsets(pattern, axis, int(ids[0].size)):
-        # Through the rows of the wanted cells, unless those are longer than sorting everything.
-        be = pattern.core.backend
-        indptr, minor, positions = (pattern.T if axis else pattern).rows()
-        starts = indptr[ids[axis]]
-        offsets = _running(be.xp, indptr[ids[axis] + 1] - starts)
-        if int(offsets[-1]) <= pattern.nnz + 16 * starts.size:
-            index, number = _positions(be, starts, offsets), be.expand(offsets, int(offsets[-1]))
-            hit = be.xp.flatnonzero(minor[index] == ids[1 - axis][number])
-            index, number = index[hit], number[hit]
-            return index if positions is None else positions[index], number
-    return _join(pattern, dims, ids)
+    axis, count = 1 if pattern.format == "csc" else 0, int(ids[0].size)
+    if not _has_offsets(pattern, axis, count):
+        return _join(pattern, dims, ids)
+    be, turned = pattern.core.backend, pattern.T if axis else pattern
+    row, col = ids[axis], ids[1 - axis]
+    indptr, minor, positions = turned.rows()
+    starts = indptr[row]
+    offsets = _running(be.xp, indptr[row + 1] - starts)
+    total = int(offsets[-1])
+    if total > 4 * count + _FEW and pattern.core.unique:
+        indptr, minor, positions = turned.sorted_rows()
+        at = be.find(indptr, minor, row, col)
+        number = be.xp.flatnonzero(at >= 0)
+        index = at[number]
+    elif total <= pattern.nnz + 16 * count:  # every entry of the rows is looked at
+        index, number = be.spans(starts, offsets), be.expand(offsets, total)
+        hit = be.xp.flatnonzero(minor[index] == col[number])
+        index, number = index[hit], number[hit]
+    else:
+        return _join(pattern, dims, ids)
+    return index if positions is None else positions[index], number
 
 
 def _join(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array]) -> tuple[Array, Array]:
@@ -271,7 +311,7 @@ def _join(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array]) -> tupl
     listed = entry[order]
     starts = xp.searchsorted(listed, wanted, side="left")
     offsets = _running(xp, xp.searchsorted(listed, wanted, side="right") - starts)
-    at = _positions(be, starts, offsets)
+    at = be.spans(starts, offsets)
     return order[at], be.expand(offsets, int(offsets[-1]))
 
 
@@ -309,6 +349,8 @@ def _joined(key: tuple[Any, ...], patterns: Sequence[Pattern], dims: tuple[int, 
             sum(p.shape[d] for p in patterns) if d in dims else n
             for d, n in enumerate(patterns[0].shape)
         ]
+        if (behind := _behind(patterns, dims, tuple(shape))) is not None:
+            return Select(behind, None)
         coords = []
         for d in range(len(shape)):
             start, parts = 0, []
@@ -319,6 +361,28 @@ def _joined(key: tuple[Any, ...], patterns: Sequence[Pattern], dims: tuple[int, 
         return assemble(patterns[0].format, coords, tuple(shape))
 
     return remember(key, tuple(patterns), build)
+
+
+def _behind(
+    patterns: Sequence[Pattern], dims: tuple[int, ...], shape: tuple[int, ...]
+) -> Pattern | None:
+    """CSR matrices below each other or CSC ones side by side, also along the diagonal: their arrays
+    joined. None for any others."""
+    fmt = patterns[0].format
+    axis = 1 if fmt == "csc" else 0
+    if fmt == "coo" or axis not in dims or any(p.format != fmt for p in patterns):
+        return None
+    parts = [_grouped(p) for p in patterns]
+    if any(positions is not None for _, _, positions in parts):
+        return None
+    xp, dtype = patterns[0].core.backend.xp, index_dtype(shape, sum(p.nnz for p in patterns))
+    indptr, minor, count, width = [parts[0][0][:1].astype(dtype)], [], 0, 0
+    for p, (offsets, ids, _) in zip(patterns, parts, strict=True):
+        indptr.append(offsets[1:].astype(dtype, copy=False) + count)
+        minor.append(ids.astype(dtype, copy=False) + width if width else ids)
+        count += p.nnz
+        width += p.shape[1 - axis] if 1 - axis in dims else 0
+    return _compressed(fmt, shape, xp.concatenate(indptr), xp.concatenate(minor))
 
 
 # ---- other shapes ------------------------------------------------------------------------------

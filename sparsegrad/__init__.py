@@ -67,6 +67,7 @@ from sparsegrad.ops import linalg
 from sparsegrad.ops.activations import *  # noqa: F403
 from sparsegrad.ops.aliases import *  # noqa: F403
 from sparsegrad.ops.arrangements import *  # noqa: F403
+from sparsegrad.ops.attention import *  # noqa: F403
 from sparsegrad.ops.bias import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.composite import *  # noqa: F403

@@ -22,6 +22,7 @@ from sparsegrad.nn.activations import (
     Softplus,
     Tanh,
 )
+from sparsegrad.nn.attention import MultiheadAttention
 from sparsegrad.nn.containers import ModuleDict, ModuleList, ParameterList, Sequential
 from sparsegrad.nn.convolution import (
     AdaptiveAvgPool1d,
@@ -89,6 +90,7 @@ from sparsegrad.nn.rectifiers import (
     Tanhshrink,
     Threshold,
 )
+from sparsegrad.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 
 __all__ = [
     "AdaptiveAvgPool1d",
@@ -122,6 +124,8 @@ __all__ = [
     "GELU",
     "GINConv",
     "GLU",
+    "GRU",
+    "GRUCell",
     "GroupNorm",
     "Hardshrink",
     "Hardsigmoid",
@@ -133,6 +137,8 @@ __all__ = [
     "InstanceNorm2d",
     "KLDivLoss",
     "L1Loss",
+    "LSTM",
+    "LSTMCell",
     "LayerNorm",
     "LeakyReLU",
     "LightGCN",
@@ -148,11 +154,14 @@ __all__ = [
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiheadAttention",
     "NLLLoss",
     "PReLU",
     "Parameter",
     "ParameterList",
     "RMSNorm",
+    "RNN",
+    "RNNCell",
     "ReLU",
     "ReLU6",
     "SAGEConv",

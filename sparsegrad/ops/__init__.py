@@ -4,6 +4,7 @@ from sparsegrad.ops import (
     activations,
     aliases,
     arrangements,
+    attention,
     bias,
     binary,
     composite,
@@ -46,6 +47,7 @@ from sparsegrad.ops import (
 from sparsegrad.ops.activations import *  # noqa: F403
 from sparsegrad.ops.aliases import *  # noqa: F403
 from sparsegrad.ops.arrangements import *  # noqa: F403
+from sparsegrad.ops.attention import *  # noqa: F403
 from sparsegrad.ops.bias import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.composite import *  # noqa: F403
@@ -87,6 +89,7 @@ FAMILIES = (
     activations,
     aliases,
     arrangements,
+    attention,
     bias,
     binary,
     composite,

@@ -171,6 +171,20 @@ def ref_rms(x: Any, weight: Any = 1) -> Any:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
 
 
+def ref_attention(q: Any, k: Any, v: Any, mask: Any = True) -> Any:
+    scores = np.where(mask, q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1]), -np.inf)
+    e = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e300))
+    return e / np.maximum(e.sum(-1, keepdims=True), 1e-300) @ v
+
+
+def attention_samples(d: Draw) -> Any:
+    yield (d.dense(2, 3, 4), d.dense(2, 5, 4), d.dense(2, 5, 2)), {}
+    yield (d.dense(3, 2), d.dense(5, 2), d.dense(5, 3)), {}
+
+
+SEEN = np.array([[1, 0, 1, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]], bool)  # one sees nothing
+
+
 def stats(x: Any) -> dict[str, Any]:
     """What layer_norm returns beside its result."""
     with quiet():
@@ -193,6 +207,14 @@ ROWS = [
       for name, (_, slope) in BIASED.items()),
     OpCase("linear[relu]", lambda *a: sg.linear(*a, activation="relu"), lambda *a: np.maximum(ref_linear(*a), 0), linears, errors=(
         (lambda: sg.linear(sg.ones(2, 3), sg.ones(4, 3), activation="rule"), ValueError, "linear: activation must be"),)),
+    OpCase("attention", sg.scaled_dot_product_attention, ref_attention, attention_samples, errors=(
+        (lambda: sg.scaled_dot_product_attention(sg.ones(2, 3), sg.ones(2, 2), sg.ones(2, 1)), sg.ShapeError, r"attention: query and key differ in width: \(2, 3\) and \(2, 2\)"),
+        (lambda: sg.scaled_dot_product_attention(sg.ones(2, 3), sg.ones(2, 3), sg.ones(3, 1)), sg.ShapeError, "attention: key and value differ in length"),
+        (lambda: sg.scaled_dot_product_attention(*[sg.ones(2, 2)] * 3, sg.ones(2, 2), is_causal=True), ValueError, "attn_mask and is_causal exclude each other"))),
+    OpCase("attention[causal]", lambda q, k, v: sg.scaled_dot_product_attention(q, k, v, is_causal=True), lambda q, k, v: ref_attention(q, k, v, np.tri(3, 5) > 0), attention_samples),
+    OpCase("attention[mask]", lambda q, k, v: sg.scaled_dot_product_attention(q, k, v, sg.Tensor(SEEN, device=q.device)), lambda q, k, v: ref_attention(q, k, v, SEEN), attention_samples),
+    OpCase("attention[bias]", lambda q, k, v, m: sg.scaled_dot_product_attention(q, k, v, m, scale=1.0), lambda q, k, v, m: ref_softmax(q @ k.T + m, 1) @ v,
+           lambda d: iter([((d.dense(3, 2), d.dense(5, 2), d.dense(5, 3), d.dense(3, 5)), {})])),
     OpCase("gelu_grad", A.gelu_grad_p, ref_gelu_grad, same_shape, "gelu_grad_p"),
     OpCase("silu_grad", A.silu_grad_p, ref_silu_grad, same_shape, "silu_grad_p"),
     *(OpCase(f"cross_entropy[{name or 'classes'}]", losses(static), ref_losses(static),

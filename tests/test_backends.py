@@ -301,7 +301,7 @@ def test_segment_max_keeps_nan(be):
 def test_segment_softmax(be, runs, index, dtype):
     rng = np.random.default_rng(1)
     indptr = np.concatenate(([0], np.cumsum(RUNS[runs]))).astype(index)
-    for tail in [(), (1,), (3,), (2, 4), (0,)]:
+    for tail in [(), (1,), (2,), (3,), (4,), (2, 4), (16,), (20,), (0,)]:
         for values in layouts((rng.standard_normal((int(indptr[-1]), *tail)) * 4).astype(dtype)):
             with Unchanged(values, indptr):
                 out = be.segment_softmax(values, indptr)
@@ -320,7 +320,7 @@ def test_segment_softmax(be, runs, index, dtype):
 
 @pytest.mark.parametrize("be", [pytest.param(REFERENCE, id="reference"), *FAST])
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("width", [None, 1, 3])
+@pytest.mark.parametrize("width", [None, 1, 2, 3, 16])
 def test_segment_softmax_of_extreme_values(be, dtype, width):
     big = np.finfo(dtype).max
     runs = [[-np.inf] * 2, [-np.inf, 0, 1], [np.inf, 0], [np.nan, 1], [big, big], [-big, big], [7]]

@@ -51,6 +51,7 @@ _FAMILIES = (
     "_random",
     "_sddmm",
     "_segment",
+    "_softmax",
     "_sort",
     "_spmm",
     "_steps",

@@ -13,7 +13,12 @@ from llvmlite import ir
 from numba import float32, int64, types, uint64
 from numba.extending import intrinsic
 
-from sparsegrad.backends.cpu_jit_kernels_segment import _exp32, _scale_rows, _shift_rows
+from sparsegrad.backends.cpu_jit_kernels_softmax import (
+    block_end,
+    roomy,
+    softmax_block,
+    softmax_grad_block,
+)
 from sparsegrad.backends.cpu_jit_vector import (
     FAST,
     _address,
@@ -34,7 +39,6 @@ from sparsegrad.backends.cpu_jit_vector import (
 )
 
 _AHEAD = 8  # entries between fetching a row of x and using it
-_BLOCK = 2048  # elements of a softmax block: stays in the L1 cache
 
 
 # ---- words and numbers -------------------------------------------------------------------------
@@ -266,57 +270,42 @@ def sddmm_16(ticket, cuts, indptr, indices, positions, x, y, out):
 
 
 # ---- softmax -----------------------------------------------------------------------------------
-@kernel(">n1 n <n2 <I1 <W2 >W2", "WI")
-def softmax_16(ticket, longest, cuts, indptr, values, out):
-    """out (nnz, D) = softmax within the runs of values, of which none is longer than `longest`.
-
-    As `segment_softmax`, on a block of whole runs in float32.
-    """
-    width = values.shape[1]
-    words, outs = values.ravel(), out.ravel()
-    some = np.empty(width, np.float32)
-    block = np.empty((longest + _BLOCK // width, width), np.float32)
-    flat = block.ravel()
+@kernel(">n1 <n2 <I1 <W2 >W2", "WI")
+def softmax_16(ticket, cuts, indptr, values, out):
+    """out (nnz, D) = softmax within the runs of values, in float32, as `segment_softmax`."""
+    width, words, outs = uint64(values.shape[1]), values.ravel(), out.ravel()
+    block, spare = np.empty(0, np.float32), np.empty(0, np.float32)
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
             return
-        first, last = cuts[t, 0], cuts[t + 1, 0]
-        while first < last:
-            stop = first
-            begin = int64(indptr[first])
-            while stop < last and (int64(indptr[stop]) - begin) * width < _BLOCK:
-                stop += 1
-            size, lead = (int64(indptr[stop]) - begin) * width, begin * width
-            _widen(words[lead : lead + size], flat[:size])
-            for i in range(first, stop):
-                run = int64(indptr[i]) - begin, int64(indptr[i + 1]) - begin
-                _shift_rows(run[0], run[1], block, some, block)
-            for j in range(size):
-                flat[j] = _exp32(flat[j])
-            for i in range(first, stop):
-                run = int64(indptr[i]) - begin, int64(indptr[i + 1]) - begin
-                _scale_rows(run[0], run[1], some, block)
-            _round(flat[:size], outs[lead : lead + size])
-            first = stop
+        i, last = uint64(cuts[t, 0]), uint64(cuts[t + 1, 0])
+        while i < last:
+            stop, size = block_end(indptr, i, last, width)
+            lead = uint64(indptr[i]) * width
+            block, spare = roomy(block, size + width), roomy(spare, size + width)
+            _widen(words[lead : lead + size], block[:size])
+            softmax_block(i, stop, size, indptr, width, block, spare)
+            _round(block[:size], outs[lead : lead + size])
+            i = stop
 
 
 @kernel(">n1 <n2 <I1 <W2 <W2 >W2", "WI")
 def softmax_grad_16(ticket, cuts, indptr, g, y, out):
-    """out = y * (g - sum over the run of g * y), all (nnz, D)."""
-    width = y.shape[1]
-    dot = np.empty(width, np.float32)
+    """out = y * (g - sum over the run of g * y), all (nnz, D), as `segment_softmax_grad`."""
+    width, gs, ys, outs = uint64(y.shape[1]), g.ravel(), y.ravel(), out.ravel()
+    a, b, c = np.empty(0, np.float32), np.empty(0, np.float32), np.empty(0, np.float32)
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
             return
-        for i in range(cuts[t, 0], cuts[t + 1, 0]):
-            begin, end = int64(indptr[i]), int64(indptr[i + 1])
-            for j in range(width):
-                dot[j] = 0
-            for e in range(begin, end):
-                for j in range(width):
-                    dot[j] += _wide(g[e, j]) * _wide(y[e, j])
-            for e in range(begin, end):
-                for j in range(width):
-                    out[e, j] = _narrow(out, _wide(y[e, j]) * (_wide(g[e, j]) - dot[j]))
+        i, last = uint64(cuts[t, 0]), uint64(cuts[t + 1, 0])
+        while i < last:
+            stop, size = block_end(indptr, i, last, width)
+            lead, room = uint64(indptr[i]) * width, size + width
+            a, b, c = roomy(a, room), roomy(b, room), roomy(c, room)
+            _widen(gs[lead : lead + size], a[:size])
+            _widen(ys[lead : lead + size], b[:size])
+            softmax_grad_block(i, stop, size, indptr, width, a, b, c)
+            _round(c[:size], outs[lead : lead + size])
+            i = stop

@@ -9,7 +9,6 @@ from numba.extending import intrinsic, overload
 from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel, prefetch
 
 _NARROW = 16  # columns below which a loop over them is too short for vector code
-_BLOCK = 2048  # elements of a softmax block: stays in the L1 cache
 _AHEAD = uint64(32)  # entries between fetching a value and using it
 _1, _2, _3, _4 = uint64(1), uint64(2), uint64(3), uint64(4)
 
@@ -178,87 +177,6 @@ def _exp(x):
 @overload(_exp, jit_options={"forceinline": True})
 def _exp_of(x):
     return (lambda x: _exp32(x)) if x == float32 else (lambda x: _exp64(x))
-
-
-@kernel(">n1 <n2 <I1 <F2 >F2")
-def segment_softmax(ticket, cuts, indptr, values, out):
-    """out (nnz, D) = softmax within the runs of values.
-
-    Blocks of whole runs that fit the cache: subtract the maxima, one long loop of exp over the
-    block, divide by the sums.
-    """
-    width = values.shape[1]
-    some = np.empty(width, dtype=values.dtype)
-    exps = out.ravel()
-    while True:
-        t = draw(ticket)
-        if t >= cuts.shape[0] - 1:
-            return
-        first, last = cuts[t, 0], cuts[t + 1, 0]
-        while first < last:
-            stop = first
-            begin = int64(indptr[first])
-            while stop < last and (int64(indptr[stop]) - begin) * width < _BLOCK:
-                stop += 1
-            for i in range(first, stop):
-                _shift_rows(int64(indptr[i]), int64(indptr[i + 1]), values, some, out)
-            block = exps[begin * width : int64(indptr[stop]) * width]
-            for j in range(block.size):
-                block[j] = _exp(block[j])
-            for i in range(first, stop):
-                _scale_rows(int64(indptr[i]), int64(indptr[i + 1]), some, out)
-            first = stop
-
-
-@inlined(set())
-def _shift_rows(begin, end, values, top, out):
-    """out = values - their maximum over [begin, end), where that is finite."""
-    _max_rows(begin, end, values, top)
-    for j in range(top.size):
-        if not np.isfinite(top[j]):  # a run of -inf alone is 0/0 = nan, as in dense softmax
-            top[j] = 0
-    for e in range(begin, end):
-        for j in range(values.shape[1]):
-            out[e, j] = values[e, j] - top[j]
-
-
-@inlined(FAST)
-def _scale_rows(begin, end, total, out):
-    """out /= its sum over [begin, end)."""
-    _sum_rows(begin, end, out, total)
-    for j in range(total.size):
-        total[j] = 1 / total[j]
-    for e in range(begin, end):
-        for j in range(out.shape[1]):
-            out[e, j] *= total[j]
-
-
-@kernel(">n1 <n2 <I1 <F2 <F2 >F2")
-def segment_softmax_grad(ticket, cuts, indptr, g, y, out):
-    """out = y * (g - sum over the run of g * y), all (nnz, D)."""
-    width = y.shape[1]
-    dot = np.empty(width, dtype=y.dtype)
-    while True:
-        t = draw(ticket)
-        if t >= cuts.shape[0] - 1:
-            return
-        for i in range(cuts[t, 0], cuts[t + 1, 0]):
-            begin, end = int64(indptr[i]), int64(indptr[i + 1])
-            if width == 1:
-                total = y.dtype.type(0)
-                for e in range(begin, end):
-                    total += g[e, 0] * y[e, 0]
-                for e in range(begin, end):
-                    out[e, 0] = y[e, 0] * (g[e, 0] - total)
-                continue
-            for j in range(width):
-                dot[j] = 0
-            for e in range(begin, end):
-                for j in range(width):
-                    dot[j] += g[e, j] * y[e, j]
-            for e in range(begin, end):
-                for j in range(width):
-                    out[e, j] = y[e, j] * (g[e, j] - dot[j])
 
 
 @kernel(">n1 n <I1 <F2 >F3")

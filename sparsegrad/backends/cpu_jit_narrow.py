@@ -147,7 +147,7 @@ class CpuJitNarrow(CpuJit):
         _, indptr_, width = plan
         cuts, _ = row_chunks(indptr_, False)
         out = np.empty((len(values), width), word)
-        args = (int(np.diff(indptr_).max()), cuts, indptr_, _words(values, word, out.shape), out)
+        args = (cuts, indptr_, _words(values, word, out.shape), out)
         _launch("softmax_16", args, len(cuts) - 1, 8 * values.size)
         return out.view(values.dtype).reshape(values.shape)
 
@@ -194,8 +194,7 @@ def _one(dtype: np.dtype, word: np.dtype) -> Array:
 
 def _launch(name: str, args: tuple[Any, ...], tasks: int, elements: int) -> None:
     """Run a kernel for the dtypes of its last argument (words) and of indptr."""
-    indptr = args[2] if name == "softmax_16" else args[1]
-    launch(kernel_of(name, args[-1].dtype, indptr.dtype), args, tasks, elements)
+    launch(kernel_of(name, args[-1].dtype, args[1].dtype), args, tasks, elements)
 
 
 def _sum_rows(

@@ -36,7 +36,7 @@ _APART = 4  # outputs of a sum by index, where there are many entries to an outp
 
 
 class CpuJitSegments(Cpu):
-    """Kernels of `cpu_jit_kernels_segment`, and `gather`."""
+    """Kernels of `cpu_jit_kernels_segment` and `cpu_jit_kernels_softmax`, and `gather`."""
 
     def _pays(self, work: int, least: int) -> bool:
         raise NotImplementedError

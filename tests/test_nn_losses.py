@@ -436,3 +436,55 @@ def test_sampled_softmax_learns():
 def test_sampled_softmax_errors(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+# --- pairs, triplets, counts -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "function", "count"),
+    [
+        ("MarginRankingLoss(0.3)", "margin_ranking_loss", 3),
+        ("HingeEmbeddingLoss(margin=0.5)", "hinge_embedding_loss", 2),
+        ("SoftMarginLoss()", "soft_margin_loss", 2),
+        ("TripletMarginLoss(0.5, p=1.0)", "triplet_margin_loss", 3),
+        ("PoissonNLLLoss(True, full=True)", "poisson_nll_loss", 2),
+        ("GaussianNLLLoss(eps=0.5)", "gaussian_nll_loss", 3),
+    ],
+)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_margins_as_modules(code, function, count, reduction):
+    loss = eval(f"nn.{code[:-1]}{', ' * (code[-2] != '(')}reduction={reduction!r})", {"nn": nn})
+    tensors = [sg.tensor(rng(i).random((3, 4)), requires_grad=i == 0) for i in range(count)]
+    expected = getattr(F, function)(*tensors, **loss.options, reduction=reduction)
+    np.testing.assert_array_equal(loss(*tensors).detach().data, expected.detach().data)
+    assert sg.gradcheck(lambda x: loss(x, *tensors[1:]), tensors[0])
+    assert sg.gradgradcheck(lambda x: loss(x, *tensors[1:]), tensors[0])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: nn.MarginRankingLoss(1, 2), TypeError, "takes margin, reduction, got 2 posit"),
+        (lambda: nn.SoftMarginLoss(margin=1), TypeError, "SoftMarginLoss: takes .*, got margin"),
+        (lambda: nn.TripletMarginLoss(reduction="max"), ValueError, "TripletMarginLoss: reduction"),
+        (
+            lambda: F.margin_ranking_loss(sg.ones(2), sg.ones(3), sg.ones(2)),
+            sg.ShapeError,
+            r"margin_ranking_loss: expected one shape, got \[\(2,\), \(3,\), \(2,\)\]",
+        ),
+        (
+            lambda: F.cosine_embedding_loss(sg.ones(2, 3), sg.ones(2, 3), sg.ones(3)),
+            sg.ShapeError,
+            r"cosine_embedding_loss: expected target \(2,\), got shape \(3,\)",
+        ),
+        (
+            lambda: F.gaussian_nll_loss(sg.ones(2), sg.ones(2), -sg.ones(2)),
+            ValueError,
+            "gaussian_nll_loss: var has negative elements",
+        ),
+    ],
+)
+def test_margin_errors(call, error, text):
+    with pytest.raises(error, match=text):
+        call()

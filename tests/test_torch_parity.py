@@ -194,6 +194,17 @@ CASES += [
 ]  # fmt: skip
 
 
+SIGNS = np.array([1, -1, 1])
+CASES += [
+    *(of(f"F.{loss}, reduction='{how}')", *draw((3, 4), (3, 4), (3, 4))) for how in ("none", "sum", "mean")
+      for loss in ("triplet_margin_loss(x, y, z", "triplet_margin_loss(x, y, z, margin=0.3, p=1.0, swap=True", "gaussian_nll_loss(x, y, z.detach() ** 2", "gaussian_nll_loss(x, y, z * z + 1, full=True",
+                   "margin_ranking_loss(x, y, z.detach().sign(), 0.2", "poisson_nll_loss(x, y.detach()", "poisson_nll_loss(x, 4 * y.detach() ** 2, full=True", "poisson_nll_loss(x * x, y.detach(), log_input=False")),
+    *(of(f"F.cosine_embedding_loss(x, y, t.tensor({SIGNS.tolist()}), {m})", *draw((3, 4), (3, 4))) for m in (0, 0.4)), of("F.cosine_embedding_loss(x, y, t.tensor(1))", *draw((4,), (4,))),
+    *(of(f"F.{loss}(x, t.tensor({SIGNS.tolist()}))", *draw((3,))) for loss in ("hinge_embedding_loss", "soft_margin_loss")), of("F.pairwise_distance(x, y, p=3.0, keepdim=True)", *draw((3, 4), (3, 4))),
+    of("F.triplet_margin_loss(x, y, z)", *draw((3, 4), (2, 4), (3, 4)))
+]  # fmt: skip
+
+
 CLASSES = [((5, 3), (5,)), ((5, 3, 4), (5, 4)), ((3,), ()), ((0, 3), (0,))]
 CASES += [
     *(of(f"F.{loss}(x, y{weight}{extra}, reduction='{how}')", *draw(s), rng.integers(0, 3, t))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from sparsegrad import backends, create, ops, sampling
 from sparsegrad.errors import ShapeError
@@ -16,14 +16,21 @@ __all__ = [
     "BCELoss",
     "BCEWithLogitsLoss",
     "BPRLoss",
+    "CosineEmbeddingLoss",
     "CrossEntropyLoss",
+    "GaussianNLLLoss",
+    "HingeEmbeddingLoss",
     "HuberLoss",
     "KLDivLoss",
     "L1Loss",
     "MSELoss",
+    "MarginRankingLoss",
     "NLLLoss",
+    "PoissonNLLLoss",
     "SampledSoftmaxLoss",
     "SmoothL1Loss",
+    "SoftMarginLoss",
+    "TripletMarginLoss",
 ]
 
 
@@ -326,3 +333,85 @@ class SampledSoftmaxLoss(_Loss):
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.n_classes}, n_samples={self.n_samples}"
+
+
+class _Simple(_Loss):
+    """Calls `functional.<name>` with hyperparameters that it was made with."""
+
+    _op: str
+    _usual: ClassVar[dict[str, Any]]
+
+    def __init__(self, *args: Any, reduction: str = "mean", **kwargs: Any) -> None:
+        super().__init__(reduction)
+        given = dict(zip(self._usual, args, strict=False)) | kwargs
+        if len(args) > len(self._usual) or (unknown := sorted(set(given) - set(self._usual))):
+            found = f"{len(args)} positional ones" if len(args) > len(self._usual) else unknown[0]
+            raise TypeError(
+                f"{type(self).__name__}: takes {', '.join([*self._usual, 'reduction'])}, got {found}"
+            )
+        self.options = self._usual | given
+
+    def forward(self, *tensors: Any) -> Any:
+        """Tensors as the function takes them -> (), or losses for reduction "none"."""
+        loss = getattr(functional, self._op)
+        return loss(*tensors, **self.options, reduction=self.reduction)
+
+    def extra_repr(self) -> str:
+        named = [f"{name}={value!r}" for name, value in self.options.items()]
+        return ", ".join([*named, super().extra_repr()])
+
+
+class MarginRankingLoss(_Simple):
+    """max(0, margin - target (x1 - x2)), margin = 0; see `functional.margin_ranking_loss`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.MarginRankingLoss(0.5)(sg.tensor([1.0]), sg.tensor([2.0]), sg.tensor([1]))
+    tensor(1.5)
+    """
+
+    _op, _usual = "margin_ranking_loss", {"margin": 0.0}
+
+
+class HingeEmbeddingLoss(_Simple):
+    """x, or max(0, margin - x), margin = 1; see `functional.hinge_embedding_loss`."""
+
+    _op, _usual = "hinge_embedding_loss", {"margin": 1.0}
+
+
+class SoftMarginLoss(_Simple):
+    """log(1 + exp(-target x)); see `functional.soft_margin_loss`."""
+
+    _op, _usual = "soft_margin_loss", {}
+
+
+class CosineEmbeddingLoss(_Simple):
+    """1 - cos(x1, x2), or max(0, cos(x1, x2) - margin), margin = 0; see
+    `functional.cosine_embedding_loss`."""
+
+    _op, _usual = "cosine_embedding_loss", {"margin": 0.0}
+
+
+class TripletMarginLoss(_Simple):
+    """max(0, margin + |anchor - positive| - |anchor - negative|), margin = 1, p = 2; see
+    `functional.triplet_margin_loss`.
+
+    >>> import sparsegrad as sg
+    >>> a, far = sg.zeros(1, 2), sg.tensor([[3.0, 4.0]])
+    >>> sg.nn.TripletMarginLoss(margin=2.0, eps=0.0)(a, far, a)
+    tensor(7.)
+    """
+
+    _op = "triplet_margin_loss"
+    _usual: ClassVar = {"margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False}
+
+
+class PoissonNLLLoss(_Simple):
+    """exp(x) - target x, log_input = True; see `functional.poisson_nll_loss`."""
+
+    _op, _usual = "poisson_nll_loss", {"log_input": True, "full": False, "eps": 1e-8}
+
+
+class GaussianNLLLoss(_Simple):
+    """(log(var) + (x - target)² / var) / 2; see `functional.gaussian_nll_loss`."""
+
+    _op, _usual = "gaussian_nll_loss", {"full": False, "eps": 1e-6}

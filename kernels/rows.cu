@@ -8,9 +8,15 @@
 //                     memory. A row whose sum is zero is left alone, unless `every` is set.
 //   parts             sums of runs that are too long for one group of lanes
 //
+// Tables    A step is made in up to 28 parameters at once (FBGEMM's table-batched embeddings): their
+//           descriptors are an argument, by value, so nothing is copied to the device for a launch.
+//           Each has warps of its own: what is computed does not depend on the others. How many
+//           rows are touched may be known to the device only (`count_at`): there are as many warps
+//           as if each entry had its own row, and those past the end leave at once.
 // Mapping   A group of `lanes` lanes (up to 32, a power of two) takes a row, V numbers a load, 16
-//           bytes where alignment allows; two to 32 rows a warp. Up to four entries of a run are in
-//           flight. Rows longer than lanes * V are walked in blocks, and their runs read again.
+//           bytes where alignment allows; one to 32 rows a warp. Two entries of a run are in flight,
+//           four where parts are summed. Rows longer than lanes * V are walked in blocks, and their
+//           runs read again.
 // Long      A run of more than 64 entries (a popular word) would be one group's work. `parts` cuts
 //           all entries into tiles of 64, whatever the runs; a tile holds a piece of at most two
 //           long ones, the one that came from the left and the one that goes on to the right. The
@@ -25,19 +31,58 @@
 
 #define SG_ROWS_TILE 64
 
-// A row-sparse gradient. Null: `rows`, every row; `perm`, entries are in order; `indptr`, one entry
-// a row; `parts`, no long runs.
+// Entries of a run that are in flight. Two of them spill registers on sm_100, by 8 bytes.
+#if __CUDA_ARCH__ == 1000
+#define SG_ROWS_FLIGHT 1
+#else
+#define SG_ROWS_FLIGHT 2
+#endif
+
+// One parameter (limit, width), its state and its gradient: of types T and I, but for `row_step`.
+// Null: `rows`, every row; `perm`, entries are in order; `indptr`, one entry a row; `count_at`, there
+// are `count` rows; `parts`, no long runs. until: warps of this table and of those before it.
+struct SgTable {
+  const void *rows, *perm, *indptr, *count_at, *values;
+  void *parts, *p, *first, *second, *third;
+  long long *row_step;
+  long long count, limit, entries;
+  int width, lanes, until, unused;
+};
+
+struct SgTables {
+  int count, unused;
+  SgTable table[28];
+};
+
+// The table that a warp works on, and which of its warps that is. Warps are counted in 31 bits, which
+// is a row of 32 lanes in each of two billion.
+__device__ __forceinline__ const SgTable& sg_table_of(const SgTables& tables, int& warp) {
+  int t = 0;
+  while (warp >= tables.table[t].until) ++t;
+  if (t > 0) warp -= tables.table[t - 1].until;
+  return tables.table[t];
+}
+
+__device__ __forceinline__ int sg_warps(const SgTables& tables) {
+  return tables.table[tables.count - 1].until;
+}
+
+// The gradient of a table: read from there when it is needed, which leaves registers free.
 template <typename T, typename I> struct SgRowGradient {
   typedef SG_ACC(T) A;
-  const I *rows, *perm, *indptr;
-  const T* values;
-  const A* parts;
-  long long count, limit;  // rows touched, rows there are
-  int width, lanes;
+  const SgTable& table;
+
+  __device__ __forceinline__ const I* indptr() const { return (const I*)table.indptr; }
+  __device__ __forceinline__ long long count() const {  // rows touched
+    return table.count_at ? (long long)*(const I*)table.count_at : table.count;
+  }
 
   template <int FLIGHT, int V>
   __device__ __forceinline__ void add_entries(long long begin, long long end, int column,
                                               A (&sum)[V]) const {
+    const I* perm = (const I*)table.perm;
+    const T* values = (const T*)table.values + column;
+    const int width = table.width;
     #pragma unroll 1
     for (long long e = begin; e < end; e += FLIGHT) {
       T row[FLIGHT][V];
@@ -45,7 +90,7 @@ template <typename T, typename I> struct SgRowGradient {
       for (int u = 0; u < FLIGHT; ++u) {
         if (e + u >= end) break;
         const long long entry = perm ? (long long)perm[e + u] : e + u;
-        sg_load(row[u], values + entry * width + column);
+        sg_load(row[u], values + entry * width);
       }
       #pragma unroll
       for (int u = 0; u < FLIGHT; ++u) {
@@ -58,18 +103,19 @@ template <typename T, typename I> struct SgRowGradient {
 
   template <int V>
   __device__ __forceinline__ void summed(long long run, int column, A (&sum)[V]) const {
-    const long long begin = indptr ? (long long)indptr[run] : run;
-    const long long end = indptr ? (long long)indptr[run + 1] : run + 1;
+    const long long begin = indptr() ? (long long)indptr()[run] : run;
+    const long long end = indptr() ? (long long)indptr()[run + 1] : run + 1;
     #pragma unroll
     for (int v = 0; v < V; ++v) sum[v] = A(0);
-    if (!parts || end - begin <= SG_ROWS_TILE) {
-      add_entries<2>(begin, end, column, sum);
+    if (!table.parts || end - begin <= SG_ROWS_TILE) {
+      add_entries<SG_ROWS_FLIGHT>(begin, end, column, sum);
       return;
     }
     const long long first = begin / SG_ROWS_TILE, last = (end - 1) / SG_ROWS_TILE;
     #pragma unroll 1
     for (long long tile = first; tile <= last; ++tile) {
-      const A* part = parts + (2 * tile + (tile == first)) * width + column;
+      const A* part =
+          (const A*)table.parts + (2 * tile + (tile == first)) * table.width + column;
       #pragma unroll
       for (int v = 0; v < V; ++v) sum[v] += part[v];
     }
@@ -91,28 +137,30 @@ __device__ __forceinline__ long long sg_run_of(const I* __restrict__ indptr, lon
 
 template <typename T, typename I, int V>
 __global__ void __launch_bounds__(256, SG_HALF)
-sg_rows_parts(const T* __restrict__ values, const I* __restrict__ perm_or_null,
-              const I* __restrict__ indptr, long long n, long long count, int width, int lanes,
-              SG_ACC(T)* __restrict__ parts) {
+sg_rows_parts(const SgTables tables) {
   typedef SG_ACC(T) A;
-  const SgRowGradient<T, I> g = {nullptr, perm_or_null, indptr, values, nullptr, count, 0, width,
-                                 lanes};
-  const int sub = threadIdx.x & (lanes - 1), blocks = (width + lanes * V - 1) / (lanes * V);
-  const long long tiles = (n + SG_ROWS_TILE - 1) / SG_ROWS_TILE;
-  for (long long work = sg_thread() / lanes; work < tiles * blocks; work += sg_threads() / lanes) {
-    const long long tile = work / blocks;
-    const int column = ((int)(work - tile * blocks) * lanes + sub) * V;
-    if (column >= width) continue;  // no collectives below
-    const long long first = tile * SG_ROWS_TILE, after = min(n, first + SG_ROWS_TILE);
+  const int lane = threadIdx.x & 31;
+  for (int warp = (int)(sg_thread() >> 5); warp < sg_warps(tables);
+       warp += (int)(sg_threads() >> 5)) {
+    int own = warp;
+    const SgTable& table = sg_table_of(tables, own);
+    const SgRowGradient<T, I> g = {table};
+    A* parts = (A*)table.parts;
+    const int sub = lane & (table.lanes - 1), blocks = (table.width + table.lanes * V - 1) / (table.lanes * V);
+    const long long tiles = (table.entries + SG_ROWS_TILE - 1) / SG_ROWS_TILE;
+    const long long work = (long long)own * (32 / table.lanes) + lane / table.lanes, tile = work / blocks;
+    const int column = ((int)(work - tile * blocks) * table.lanes + sub) * V;
+    if (tile >= tiles || column >= table.width) continue;  // no collectives below
+    const long long first = tile * SG_ROWS_TILE, after = min(table.entries, first + SG_ROWS_TILE);
     for (int side = 0; side < 2; ++side) {  // the run at the left end, the one at the right
-      const long long run = sg_run_of(indptr, count, side ? after - 1 : first);
-      const long long begin = indptr[run], end = indptr[run + 1];
+      const long long run = sg_run_of(g.indptr(), g.count(), side ? after - 1 : first);
+      const long long begin = g.indptr()[run], end = g.indptr()[run + 1];
       if (end - begin <= SG_ROWS_TILE || (begin >= first) != (side == 1)) continue;
       A sum[V];
       #pragma unroll
       for (int v = 0; v < V; ++v) sum[v] = A(0);
       g.template add_entries<4>(max(begin, first), min(end, after), column, sum);
-      A* to = parts + (2 * tile + side) * width + column;
+      A* to = parts + (2 * tile + side) * table.width + column;
       #pragma unroll
       for (int v = 0; v < V; ++v) to[v] = sum[v];
     }
@@ -123,45 +171,48 @@ sg_rows_parts(const T* __restrict__ values, const I* __restrict__ perm_or_null,
 // part of it if WHOLE says that their sum is needed, `begin(row, sum of squares, first lane)`, then
 // `apply(gradient, place)` for each part.
 template <typename T, typename I, int V, typename Step>
-__device__ __forceinline__ void sg_step_rows(const SgRowGradient<T, I>& g, int every, Step step) {
+__device__ __forceinline__ void sg_step_rows(const SgTables& tables, int every, Step step) {
   typedef SG_ACC(T) A;
-  const int lane = threadIdx.x & 31, sub = lane & (g.lanes - 1);
-  const int blocks = (g.width + g.lanes * V - 1) / (g.lanes * V);
-  for (long long base = (sg_thread() - lane) / g.lanes; base < g.count;
-       base += sg_threads() / g.lanes) {
-    const long long i = base + lane / g.lanes;
-    bool mine = i < g.count;
+  const int lane = threadIdx.x & 31;
+  for (int warp = (int)(sg_thread() >> 5); warp < sg_warps(tables);
+       warp += (int)(sg_threads() >> 5)) {
+    int own = warp;
+    const SgTable& table = sg_table_of(tables, own);
+    const SgRowGradient<T, I> g = {table};
+    const int sub = lane & (table.lanes - 1), blocks = (table.width + table.lanes * V - 1) / (table.lanes * V);
+    const long long i = (long long)own * (32 / table.lanes) + lane / table.lanes;
+    bool mine = i < g.count();
     long long row = i;
-    if (mine && g.rows) row = g.rows[i];
-    mine = mine && row >= 0 && row < g.limit;  // a user's index may not have been looked at yet
-    if (mine) step.load(row);
+    if (mine && table.rows) row = ((const I*)table.rows)[i];
+    mine = mine && row >= 0 && row < table.limit;  // a user's index may not have been looked at yet
+    if (mine) step.load(table, row);
 
     A sum[V];
     A squares = A(0);
     int live = every;
     #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      const int column = (block * g.lanes + sub) * V;
-      if (mine && column < g.width && (Step::WHOLE || blocks == 1 || !live)) {
+      const int column = (block * table.lanes + sub) * V;
+      if (mine && column < table.width && (Step::WHOLE || blocks == 1 || !live)) {
         g.summed(i, column, sum);
         #pragma unroll
         for (int v = 0; v < V; ++v) live |= sum[v] != A(0);
-        if (Step::WHOLE) squares += step.squares(sum, row * g.width + column);
+        if (Step::WHOLE) squares += step.squares(table, sum, row * table.width + column);
       }
-      for (int o = 1; o < g.lanes; o <<= 1) live |= __shfl_xor_sync(SG_ALL_LANES, live, o);
+      for (int o = 1; o < table.lanes; o <<= 1) live |= __shfl_xor_sync(SG_ALL_LANES, live, o);
     }
     if (Step::WHOLE)
-      for (int o = 1; o < g.lanes; o <<= 1) squares += __shfl_xor_sync(SG_ALL_LANES, squares, o);
+      for (int o = 1; o < table.lanes; o <<= 1) squares += __shfl_xor_sync(SG_ALL_LANES, squares, o);
     __syncwarp();  // `load` has read what `begin` writes
 
     if (!mine || !live) continue;  // no collectives below
-    step.begin(row, squares, sub == 0);
+    step.begin(table, row, squares, sub == 0);
     #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      const int column = (block * g.lanes + sub) * V;
-      if (column >= g.width) continue;
+      const int column = (block * table.lanes + sub) * V;
+      if (column >= table.width) continue;
       if (blocks > 1) g.summed(i, column, sum);
-      step.apply(sum, row * g.width + column);
+      step.apply(table, sum, row * table.width + column);
     }
   }
 }
@@ -186,98 +237,98 @@ __device__ __forceinline__ void sg_write(T* to, const A (&from)[V]) {
   sg_store(to, narrow);
 }
 
-// v = momentum v + d with d = g + decay p; p -= rate v, or rate (d + momentum v).
-template <typename T, int V> struct SgSgd {
+// What a step does to a row, from the numbers that all rows share: by default nothing but `apply`,
+// which each has. Pointers are read from the table where they are needed.
+template <typename T, int V> struct SgStep {
   typedef SG_ACC(T) A;
   static const bool WHOLE = false;
-  A rate, momentum, decay;
-  int nesterov;
-  T *p, *velocity;
+  __device__ __forceinline__ void load(const SgTable&, long long) {}
+  __device__ __forceinline__ A squares(const SgTable&, const A (&)[V], long long) const {
+    return A(0);
+  }
+  __device__ __forceinline__ void begin(const SgTable&, long long, A, bool) {}
+};
 
-  __device__ __forceinline__ void load(long long) {}
-  __device__ __forceinline__ A squares(const A (&)[V], long long) const { return A(0); }
-  __device__ __forceinline__ void begin(long long, A, bool) {}
-  __device__ __forceinline__ void apply(const A (&g)[V], long long at) const {
+// v = momentum v + fresh d with d = g + decay p; p -= rate v, or rate (d + momentum v). first: v,
+// or null.
+template <typename T, int V> struct SgSgd : SgStep<T, V> {
+  typedef SG_ACC(T) A;
+  A rate, momentum, decay, fresh;
+  int nesterov;
+
+  __device__ __forceinline__ void apply(const SgTable& table, const A (&g)[V],
+                                        long long at) const {
+    T *p = (T*)table.p + at, *velocity = table.first ? (T*)table.first + at : nullptr;
     A held[V], fast[V];
-    sg_read<T, V, A>(held, p + at);
-    if (velocity) sg_read<T, V, A>(fast, velocity + at);
+    sg_read<T, V, A>(held, p);
+    if (velocity) sg_read<T, V, A>(fast, velocity);
     #pragma unroll
     for (int v = 0; v < V; ++v) {
       A move = g[v] + decay * held[v];
       if (velocity) {
-        fast[v] = momentum * fast[v] + move;
+        fast[v] = momentum * fast[v] + fresh * move;
         move = nesterov ? move + momentum * fast[v] : fast[v];
       }
       held[v] -= rate * move;
     }
-    if (velocity) sg_write<T, V, A>(velocity + at, fast);
-    sg_write<T, V, A>(p + at, held);
+    if (velocity) sg_write<T, V, A>(velocity, fast);
+    sg_write<T, V, A>(p, held);
   }
 };
 
 template <typename T, typename I, int V>
 __global__ void __launch_bounds__(256, SG_HALF)
-sg_rows_sgd(const I* __restrict__ rows_or_null, const I* __restrict__ perm_or_null,
-            const I* __restrict__ indptr_or_null, const T* __restrict__ values,
-            const SG_ACC(T)* __restrict__ parts_or_null, long long count, long long limit,
-            int width, int lanes, int every, SG_ACC(T) rate, SG_ACC(T) momentum, SG_ACC(T) decay,
-            int nesterov, T* p, T* velocity_or_null) {
-  const SgRowGradient<T, I> g = {rows_or_null, perm_or_null, indptr_or_null, values,
-                                 parts_or_null, count, limit, width, lanes};
-  const SgSgd<T, V> step = {rate, momentum, decay, nesterov, p, velocity_or_null};
-  sg_step_rows<T, I, V>(g, every, step);
+sg_rows_sgd(const SgTables tables, int every, SG_ACC(T) rate, SG_ACC(T) momentum, SG_ACC(T) decay,
+            SG_ACC(T) fresh, int nesterov) {
+  SgSgd<T, V> step;
+  step.rate = rate, step.momentum = momentum, step.decay = decay, step.fresh = fresh;
+  step.nesterov = nesterov;
+  sg_step_rows<T, I, V>(tables, every, step);
 }
 
-// total += d² with d = g + decay p; p -= rate d / (sqrt(total) + least).
-template <typename T, int V> struct SgAdagrad {
+// total += d² with d = g + decay p; p -= rate d / (sqrt(total) + least). first: total.
+template <typename T, int V> struct SgAdagrad : SgStep<T, V> {
   typedef SG_ACC(T) A;
-  static const bool WHOLE = false;
   A rate, decay, least;
-  T *p, *total;
 
-  __device__ __forceinline__ void load(long long) {}
-  __device__ __forceinline__ A squares(const A (&)[V], long long) const { return A(0); }
-  __device__ __forceinline__ void begin(long long, A, bool) {}
-  __device__ __forceinline__ void apply(const A (&g)[V], long long at) const {
+  __device__ __forceinline__ void apply(const SgTable& table, const A (&g)[V],
+                                        long long at) const {
     A held[V], sums[V];
-    sg_read<T, V, A>(held, p + at);
-    sg_read<T, V, A>(sums, total + at);
+    sg_read<T, V, A>(held, (T*)table.p + at);
+    sg_read<T, V, A>(sums, (T*)table.first + at);
     #pragma unroll
     for (int v = 0; v < V; ++v) {
       const A move = g[v] + decay * held[v];
       sums[v] += move * move;
       held[v] -= rate * move / (sqrt(sums[v]) + least);
     }
-    sg_write<T, V, A>(total + at, sums);
-    sg_write<T, V, A>(p + at, held);
+    sg_write<T, V, A>((T*)table.first + at, sums);
+    sg_write<T, V, A>((T*)table.p + at, held);
   }
 };
 
 template <typename T, typename I, int V>
 __global__ void __launch_bounds__(256, SG_HALF)
-sg_rows_adagrad(const I* __restrict__ rows_or_null, const I* __restrict__ perm_or_null,
-                const I* __restrict__ indptr_or_null, const T* __restrict__ values,
-                const SG_ACC(T)* __restrict__ parts_or_null, long long count, long long limit,
-                int width, int lanes, int every, SG_ACC(T) rate, SG_ACC(T) decay, SG_ACC(T) least,
-                T* p, T* total) {
-  const SgRowGradient<T, I> g = {rows_or_null, perm_or_null, indptr_or_null, values,
-                                 parts_or_null, count, limit, width, lanes};
-  const SgAdagrad<T, V> step = {rate, decay, least, p, total};
-  sg_step_rows<T, I, V>(g, every, step);
+sg_rows_adagrad(const SgTables tables, int every, SG_ACC(T) rate, SG_ACC(T) decay,
+                SG_ACC(T) least) {
+  SgAdagrad<T, V> step;
+  step.rate = rate, step.decay = decay, step.least = least;
+  sg_step_rows<T, I, V>(tables, every, step);
 }
 
 // The same with one number a row, which adds up the means of d² over rows.
-template <typename T, int V> struct SgRowwiseAdagrad {
+template <typename T, int V> struct SgRowwiseAdagrad : SgStep<T, V> {
   typedef SG_ACC(T) A;
   static const bool WHOLE = true;
-  A rate, decay, least, share;  // share: one in the width of a row
-  T *p, *total;
-  A before, scale;
+  A rate, decay, least, before, scale;
 
-  __device__ __forceinline__ void load(long long row) { before = A(sg_widen(total[row])); }
-  __device__ __forceinline__ A squares(const A (&g)[V], long long at) const {
+  __device__ __forceinline__ void load(const SgTable& table, long long row) {
+    before = A(sg_widen(((const T*)table.first)[row]));
+  }
+  __device__ __forceinline__ A squares(const SgTable& table, const A (&g)[V],
+                                       long long at) const {
     A held[V], sum = A(0);
-    sg_read<T, V, A>(held, p + at);
+    sg_read<T, V, A>(held, (T*)table.p + at);
     #pragma unroll
     for (int v = 0; v < V; ++v) {
       const A move = g[v] + decay * held[v];
@@ -285,60 +336,54 @@ template <typename T, int V> struct SgRowwiseAdagrad {
     }
     return sum;
   }
-  __device__ __forceinline__ void begin(long long row, A sum, bool first) {
-    const A after = before + sum * share;
+  __device__ __forceinline__ void begin(const SgTable& table, long long row, A sum, bool first) {
+    const A after = before + sum / A(table.width);
     scale = rate / (sqrt(after) + least);
-    if (first) total[row] = SgNarrow<T>::from(after);
+    if (first) ((T*)table.first)[row] = SgNarrow<T>::from(after);
   }
-  __device__ __forceinline__ void apply(const A (&g)[V], long long at) const {
+  __device__ __forceinline__ void apply(const SgTable& table, const A (&g)[V],
+                                        long long at) const {
     A held[V];
-    sg_read<T, V, A>(held, p + at);
+    sg_read<T, V, A>(held, (T*)table.p + at);
     #pragma unroll
     for (int v = 0; v < V; ++v) held[v] -= scale * (g[v] + decay * held[v]);
-    sg_write<T, V, A>(p + at, held);
+    sg_write<T, V, A>((T*)table.p + at, held);
   }
 };
 
 template <typename T, typename I, int V>
 __global__ void __launch_bounds__(256, SG_HALF)
-sg_rows_rowwise_adagrad(const I* __restrict__ rows_or_null, const I* __restrict__ perm_or_null,
-                        const I* __restrict__ indptr_or_null, const T* __restrict__ values,
-                        const SG_ACC(T)* __restrict__ parts_or_null, long long count,
-                        long long limit, int width, int lanes, int every, SG_ACC(T) rate,
-                        SG_ACC(T) decay, SG_ACC(T) least, SG_ACC(T) share, T* p, T* total) {
-  const SgRowGradient<T, I> g = {rows_or_null, perm_or_null, indptr_or_null, values,
-                                 parts_or_null, count, limit, width, lanes};
-  const SgRowwiseAdagrad<T, V> step = {rate, decay, least, share, p, total};
-  sg_step_rows<T, I, V>(g, every, step);
+sg_rows_rowwise_adagrad(const SgTables tables, int every, SG_ACC(T) rate, SG_ACC(T) decay,
+                        SG_ACC(T) least) {
+  SgRowwiseAdagrad<T, V> step;
+  step.rate = rate, step.decay = decay, step.least = least;
+  sg_step_rows<T, I, V>(tables, every, step);
 }
 
 // p *= kept; d = g + decay p; m += new1 (d - m); v += new2 (d² - v); with a count of steps a row,
-// that row's corrections; p -= rate m / (sqrt(v) scale + least).
-template <typename T, int V> struct SgAdam {
+// that row's corrections; p -= rate m / (sqrt(v) scale + least), of the greatest v so far if that is
+// kept. first: m; second: v; third: the greatest v, or null.
+template <typename T, int V> struct SgAdam : SgStep<T, V> {
   typedef SG_ACC(T) A;
-  static const bool WHOLE = false;
   A b1, new1, b2, new2, rate, scale, least, decay, kept;
   double log_b1, log_b2;
-  T *p, *m, *v;
-  long long* row_step;
-  A pace;  // rate, of this row
 
-  // The corrections before the gradient is there: exponentials in fp64 take many registers.
-  __device__ __forceinline__ void load(long long row) {
-    if (!row_step) return;
-    const double t = (double)(row_step[row] + 1);
-    pace = A(rate / (1 - exp(log_b1 * t)));
-    scale = A(1 / sqrt(1 - exp(log_b2 * t)));
+  // The corrections before the gradient is there: exponentials take many registers.
+  __device__ __forceinline__ void load(const SgTable& table, long long row) {
+    if (!table.row_step) return;
+    const double t = (double)(table.row_step[row] + 1);
+    rate = pace / -expm1(A(log_b1 * t));
+    scale = A(1) / sqrt(-expm1(A(log_b2 * t)));
   }
-  __device__ __forceinline__ A squares(const A (&)[V], long long) const { return A(0); }
-  __device__ __forceinline__ void begin(long long row, A, bool first) const {
-    if (row_step && first) row_step[row] += 1;
+  __device__ __forceinline__ void begin(const SgTable& table, long long row, A, bool first) {
+    if (table.row_step && first) table.row_step[row] += 1;
   }
-  __device__ __forceinline__ void apply(const A (&g)[V], long long at) const {
+  __device__ __forceinline__ void apply(const SgTable& table, const A (&g)[V],
+                                        long long at) const {
     A held[V], mean[V], square[V];
-    sg_read<T, V, A>(held, p + at);
-    sg_read<T, V, A>(mean, m + at);
-    sg_read<T, V, A>(square, v + at);
+    sg_read<T, V, A>(held, (T*)table.p + at);
+    sg_read<T, V, A>(mean, (T*)table.first + at);
+    sg_read<T, V, A>(square, (T*)table.second + at);
     #pragma unroll
     for (int i = 0; i < V; ++i) {
       held[i] *= kept;
@@ -346,30 +391,35 @@ template <typename T, int V> struct SgAdam {
       mean[i] = b1 * mean[i] + new1 * move;
       square[i] = b2 * square[i] + new2 * (move * move);
     }
-    sg_write<T, V, A>(m + at, mean);
-    sg_write<T, V, A>(v + at, square);
+    sg_write<T, V, A>((T*)table.first + at, mean);
+    sg_write<T, V, A>((T*)table.second + at, square);
+    if (table.third) {
+      A top[V];
+      sg_read<T, V, A>(top, (T*)table.third + at);
+      #pragma unroll
+      for (int i = 0; i < V; ++i) square[i] = top[i] = square[i] > top[i] ? square[i] : top[i];
+      sg_write<T, V, A>((T*)table.third + at, top);
+    }
     #pragma unroll
-    for (int i = 0; i < V; ++i) held[i] -= pace * mean[i] / (sqrt(square[i]) * scale + least);
-    sg_write<T, V, A>(p + at, held);
+    for (int i = 0; i < V; ++i) held[i] -= rate * mean[i] / (sqrt(square[i]) * scale + least);
+    sg_write<T, V, A>((T*)table.p + at, held);
   }
+  A pace;  // rate before that of the row is known
 };
 
 // rate is lr / first without counts and lr with them; scale 1 / second. new1 is 1 - b1, rounded
-// once; b1^t of a row is exp(log_b1 t), in fp64.
+// once; 1 - b1^t of a row is -expm1(log_b1 t). Either all tables have counts or none has.
 template <typename T, typename I, int V>
 __global__ void __launch_bounds__(256, SG_HALF)
-sg_rows_adam(const I* __restrict__ rows_or_null, const I* __restrict__ perm_or_null,
-             const I* __restrict__ indptr_or_null, const T* __restrict__ values,
-             const SG_ACC(T)* __restrict__ parts_or_null, long long count, long long limit,
-             int width, int lanes, int every, SG_ACC(T) b1, SG_ACC(T) new1, SG_ACC(T) b2,
+sg_rows_adam(const SgTables tables, int every, SG_ACC(T) b1, SG_ACC(T) new1, SG_ACC(T) b2,
              SG_ACC(T) new2, double log_b1, double log_b2, SG_ACC(T) rate, SG_ACC(T) scale,
-             SG_ACC(T) least, SG_ACC(T) decay, SG_ACC(T) kept, T* p, T* m, T* v,
-             long long* row_step_or_null) {
-  const SgRowGradient<T, I> g = {rows_or_null, perm_or_null, indptr_or_null, values,
-                                 parts_or_null, count, limit, width, lanes};
-  const SgAdam<T, V> step = {b1, new1, b2, new2, rate, scale, least, decay, kept,
-                             log_b1, log_b2, p, m, v, row_step_or_null, rate};
-  sg_step_rows<T, I, V>(g, every, step);
+             SG_ACC(T) least, SG_ACC(T) decay, SG_ACC(T) kept) {
+  SgAdam<T, V> step;
+  step.b1 = b1, step.new1 = new1, step.b2 = b2, step.new2 = new2;
+  step.log_b1 = log_b1, step.log_b2 = log_b2;
+  step.rate = step.pace = rate, step.scale = scale, step.least = least;
+  step.decay = decay, step.kept = kept;
+  sg_step_rows<T, I, V>(tables, every, step);
 }
 
 // out (n, width) = x[index], in words. Four rows in flight. An index that is outside x, which the

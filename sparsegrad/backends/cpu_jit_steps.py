@@ -122,7 +122,7 @@ class CpuJitSteps(Cpu):
     ) -> bool:
         """Whether a kernel has made the step in touched rows. `state` has the shape of p, or is
         None where it is not used; `rest` are arguments that go to the kernel as they are."""
-        rows, perm, indptr, values = grad
+        rows, perm, indptr, values, _ = grad
         width = math.prod(p.shape[1:])
         if not (
             self._pays(values.size, _MIN_STEP)

@@ -127,6 +127,9 @@ class Cuda(CudaChecks, CudaRows):
         found, start = coalesce.runs(_stacked(coords))
         return tuple(found), start
 
+    def touched(self, ids: Array, n: int) -> tuple[Array, Array, Array, Array] | None:
+        return coalesce.touched(_stacked((ids,)), n)
+
     def survey(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
         return None if coords[0].size < 2 else coalesce.survey(_stacked(coords), shape)
 

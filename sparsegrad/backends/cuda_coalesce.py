@@ -23,6 +23,7 @@ __all__ = [
     "sort_order",
     "sums",
     "survey",
+    "touched",
 ]
 
 Array = Any
@@ -95,6 +96,19 @@ def survey(indices: Array, shape: tuple[int, ...]) -> Survey:
         coords, start = _listed_runs(listed, upto, u)
         runs = tuple(coords), start
     return Survey(None if rising else perm, rising, u == nnz, runs)
+
+
+def touched(indices: Array, n: int) -> tuple[Array, Array, Array, Array]:
+    """Distinct ones of the indices (1, e), the permutation that sorts them, where the run of each
+    begins, and how many there are, (1,): known to the device only, so that nothing waits. The
+    first has room for e, the third for e + 1."""
+    import cupy
+
+    perm = sort_order(indices, (n,))
+    listed = cupy.take(indices, perm, axis=1)
+    upto = _run_numbers(listed)
+    found, start = _listed_runs(listed, upto, indices.shape[1])
+    return found[0], perm.astype(indices.dtype, copy=False), start, upto[-1:]
 
 
 def _run_numbers(indices: Array) -> Array:

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
-__all__ = ["INSTANCES", "SIZES"]
+import numpy as np
+
+__all__ = ["INSTANCES", "SIZES", "STRUCTS", "TABLES"]
 
 # Bytes of the types of C++ that kernels are instantiated for.
 SIZES = {
@@ -20,6 +22,18 @@ SIZES = {
     "unsigned int": 4,
     "unsigned long long": 8,
 }
+
+TABLES = 28  # parameters that one launch of `rows.cu` steps: as many as arguments have room for
+
+_TABLE = [
+    *((name, "u8") for name in ("rows", "perm", "indptr", "count_at", "values")),
+    *((name, "u8") for name in ("parts", "p", "first", "second", "third", "row_step")),
+    *((name, "i8") for name in ("count", "limit", "entries")),
+    *((name, "i4") for name in ("width", "lanes", "until", "unused")),
+]
+
+# Structs that kernels take by value, as C++ lays them out.
+STRUCTS = {"SgTables": np.dtype([("count", "i4"), ("unused", "i4"), ("table", _TABLE, (TABLES,))])}
 
 
 def _product(*choices: Iterable[Any]) -> tuple[tuple[str, ...], ...]:

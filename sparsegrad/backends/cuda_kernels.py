@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from sparsegrad.backends.cuda_instances import INSTANCES
+from sparsegrad.backends.cuda_instances import INSTANCES, STRUCTS
 from sparsegrad.errors import DtypeError, ShapeError
 
 __all__ = [
@@ -145,7 +145,7 @@ def _parameter(text: str, types: dict[str, str]) -> Parameter:
         ctype = types[accumulator[1]]
         ctype = _ACCUMULATORS.get(ctype, ctype)
     name = match["name"]
-    dtype = _DTYPES[ctype]
+    dtype = STRUCTS[ctype] if ctype in STRUCTS else _DTYPES[ctype]
     nullable = name.endswith("_or_null")
     return Parameter(name, dtype, bool(match["pointer"]), nullable, dtype.kind == "f")
 
@@ -269,7 +269,11 @@ def _array_type() -> Any:
     return cupy.ndarray
 
 
-def _scalar(kernel: Kernel, p: Parameter, value: Any) -> np.generic:
+def _scalar(kernel: Kernel, p: Parameter, value: Any) -> np.generic | np.ndarray:
+    if p.dtype.names:
+        if getattr(value, "dtype", None) != p.dtype or value.shape != ():
+            raise TypeError(f"{kernel.expression}: {p.name} must be one struct, an array of NumPy")
+        return value
     if p.real:
         return p.dtype.type(float(value))
     if not isinstance(value, int | np.integer):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsegrad.backends.base import Array, Backend
+from sparsegrad.backends.cuda_instances import STRUCTS, TABLES
 from sparsegrad.backends.cuda_kernels import (
     accumulator_of,
     ctype_of,
@@ -22,210 +24,228 @@ __all__ = ["CudaRows", "gather"]
 _TILE = 64  # entries of a run that one group of lanes adds up: SG_ROWS_TILE
 _WORD = np.dtype(np.uint32)
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+_TABLES = STRUCTS["SgTables"]
 
 
 class CudaRows(Backend):
-    """Steps that change p and its state in place, in one launch, or two where entries of a row may
-    be many. Arrays that are no block of memory, states of another dtype, dampening, AMSGrad and
+    """Steps that change p and its state in place, of many parameters in one launch, or two where
+    entries of a row may be many. Arrays that are no block of memory, states of another dtype and
     RMSprop are the reference's.
     """
 
     def sgd(self, factors: SgdFactors, p: Array, g: Array, velocity: Array | None = None) -> None:
-        if not _sgd(factors, p, g, velocity):
-            super().sgd(factors, p, g, velocity)
+        self._step("sgd", factors, p, g, velocity)
 
     def sgd_rows(
         self, factors: SgdFactors, p: Array, grad: RowGradient, velocity: Array | None = None
     ) -> None:
-        if not _sgd(factors, p, grad, velocity):
-            super().sgd_rows(factors, p, grad, velocity)
+        self._step("sgd_rows", factors, p, grad, velocity)
 
     def adagrad(self, factors: AdagradFactors, p: Array, g: Array, total: Array) -> None:
-        if not _adagrad(factors, p, g, total):
-            super().adagrad(factors, p, g, total)
+        self._step("adagrad", factors, p, g, total)
 
     def adagrad_rows(
         self, factors: AdagradFactors, p: Array, grad: RowGradient, total: Array
     ) -> None:
-        if not _adagrad(factors, p, grad, total):
-            super().adagrad_rows(factors, p, grad, total)
+        self._step("adagrad_rows", factors, p, grad, total)
 
     def rowwise_adagrad(self, factors: AdagradFactors, p: Array, g: Array, total: Array) -> None:
-        if not _rowwise_adagrad(factors, p, g, total):
-            super().rowwise_adagrad(factors, p, g, total)
+        self._step("rowwise_adagrad", factors, p, g, total)
 
     def rowwise_adagrad_rows(
         self, factors: AdagradFactors, p: Array, grad: RowGradient, total: Array
     ) -> None:
-        if not _rowwise_adagrad(factors, p, grad, total):
-            super().rowwise_adagrad_rows(factors, p, grad, total)
+        self._step("rowwise_adagrad_rows", factors, p, grad, total)
 
     def adam(
         self, factors: AdamFactors, p: Array, g: Array, m: Array, v: Array, *state: Array
     ) -> None:
-        if not _adam(factors, p, g, m, v, *state):
-            super().adam(factors, p, g, m, v, *state)
+        self._step("adam", factors, p, g, m, v, *state)
 
     def adam_rows(
         self, factors: AdamFactors, p: Array, grad: RowGradient, m: Array, v: Array, *state: Array
     ) -> None:
-        if not _adam(factors, p, grad, m, v, *state):
-            super().adam_rows(factors, p, grad, m, v, *state)
+        self._step("adam_rows", factors, p, grad, m, v, *state)
+
+    def rows_of_many(self, name: str, steps: list[tuple[Any, ...]]) -> None:
+        made = [_table(name, *step) for step in steps]
+        _launch([table for table in made if table is not None])
+        for table, (factors, p, grad, *state) in zip(made, steps, strict=True):
+            if table is None:
+                getattr(super(), f"{name}_rows")(factors, p, grad, *state)
+
+    def _step(self, method: str, factors: Any, p: Array, g: Any, *state: Array | None) -> None:
+        table = _table(method.removesuffix("_rows"), factors, p, g, *state)
+        if table is None:
+            getattr(super(), method)(factors, p, g, *state)
+        else:
+            _launch([table])
 
 
-# ---- one launch a step; False where there is no kernel for the arrays --------------------------
-def _sgd(factors: SgdFactors, p: Array, g: Any, velocity: Array | None) -> bool:
-    state = () if velocity is None else (velocity,)
-    if factors.fresh != 1:
-        return False
-    return _in_place(p, *state) and _step(
-        "sg_rows_sgd",
-        p,
-        g,
-        *state,
-        rate=factors.lr,
-        momentum=factors.momentum,
-        decay=factors.weight_decay,
-        nesterov=int(factors.nesterov),
-        velocity_or_null=velocity,
+# ---- what the kernels are told of a parameter --------------------------------------------------
+class _Numbers(NamedTuple):
+    """Of a step: what all rows share, by the names of the kernel; state arrays by those of the
+    table."""
+
+    scalars: dict[str, float]
+    state: dict[str, Array | None]
+
+
+def _sgd(factors: SgdFactors, velocity: Array | None = None) -> _Numbers:
+    scalars = {
+        "rate": factors.lr,
+        "momentum": factors.momentum,
+        "decay": factors.weight_decay,
+        "fresh": factors.fresh,
+        "nesterov": int(factors.nesterov),
+    }
+    return _Numbers(scalars, {"first": velocity})
+
+
+def _adagrad(factors: AdagradFactors, total: Array) -> _Numbers:
+    scalars = {"rate": factors.lr, "decay": factors.weight_decay, "least": factors.eps}
+    return _Numbers(scalars, {"first": total})
+
+
+def _adam(factors: AdamFactors, m: Array, v: Array, *state: Array) -> _Numbers:
+    top, row_step = factors.named(state)
+    scalars = {
+        "b1": factors.b1,
+        "new1": 1 - factors.b1,
+        "b2": factors.b2,
+        "new2": 1 - factors.b2,
+        "log_b1": math.log(factors.b1) if factors.b1 else -math.inf,
+        "log_b2": math.log(factors.b2) if factors.b2 else -math.inf,
+        "rate": factors.lr if row_step is not None else factors.lr / factors.first,
+        "scale": 1 / factors.second,
+        "least": factors.eps,
+        "decay": factors.weight_decay,
+        "kept": factors.shrink,
+    }
+    return _Numbers(scalars, {"first": m, "second": v, "third": top, "row_step": row_step})
+
+
+_NUMBERS: dict[str, Callable[..., _Numbers]] = {
+    "sgd": _sgd,
+    "adagrad": _adagrad,
+    "rowwise_adagrad": _adagrad,
+    "adam": _adam,
+}
+
+
+class _Table(NamedTuple):
+    """One parameter's part of a launch. `fields` are those of the struct: numbers, and arrays,
+    which live as long as this does."""
+
+    key: tuple[Any, ...]  # kernel, types, whether every row is meant, scalars: alike in a launch
+    fields: dict[str, Any]
+    may_be_long: bool  # whether a row may have more entries than a group of lanes adds up
+
+    def warps(self, items: int) -> int:
+        """How many warps `items` rows or pieces of rows take."""
+        return -(-items * self.fields["lanes"] // 32)
+
+
+def _table(name: str, factors: Any, p: Array, g: Any, *state: Array | None) -> _Table | None:
+    """A step with gradient `g`, a RowGradient or an array like p; None where there is no kernel for
+    the arrays."""
+    import cupy
+
+    if name not in _NUMBERS:
+        return None
+    numbers = _NUMBERS[name](factors, *state)
+    if not _in_place(name, p, numbers.state):
+        return None
+    everywhere = not isinstance(g, RowGradient)
+    rows, perm, indptr, values, found = (None, None, None, g, None) if everywhere else g
+    width = max(_width(p), 1)
+    limit = p.size // width
+    count = limit if rows is None else len(rows)
+    values = cupy.ascontiguousarray(values, dtype=p.dtype)
+    index = np.dtype(np.int32) if rows is None else rows.dtype
+    perm, indptr, found = (
+        a if a is None else cupy.ascontiguousarray(a, index) for a in (perm, indptr, found)
     )
+    alike = [a for key, a in numbers.state.items() if a is not None and a.shape == p.shape]
+    load = _load(width, values, p, *alike)
+    types = ctype_of(p.dtype), ctype_of(index), str(load)
+    entries = values.size // width
+    counted = numbers.state.get("row_step") is not None
+    key = f"sg_rows_{name}", types, everywhere, counted, tuple(numbers.scalars.items())
+    fields = {"rows": rows, "perm": perm, "indptr": indptr, "count_at": found, "values": values}
+    fields |= {"p": p, **numbers.state, "count": count, "limit": limit, "entries": entries}
+    fields |= {"width": width, "lanes": min(32, power_of_two(-(-width // load)))}
+    # The longest run there can be: all the others have one entry.
+    least = count if found is None else 1
+    return _Table(key, fields, indptr is not None and entries - least >= _TILE)
 
 
-def _adagrad(factors: AdagradFactors, p: Array, g: Any, total: Array) -> bool:
-    return _in_place(p, total) and _step(
-        "sg_rows_adagrad",
-        p,
-        g,
-        total,
-        rate=factors.lr,
-        decay=factors.weight_decay,
-        least=factors.eps,
-        total=total,
-    )
-
-
-def _rowwise_adagrad(factors: AdagradFactors, p: Array, g: Any, total: Array) -> bool:
-    fits = total.dtype == p.dtype and total.flags.c_contiguous
+def _in_place(name: str, p: Array, state: dict[str, Array | None]) -> bool:
+    """Whether a kernel can write to these arrays."""
+    rows = p.shape[:1] or (1,)
+    wanted = dict.fromkeys(state, (p.shape, p.dtype))
+    wanted["row_step"] = rows, np.dtype(np.int64)
+    if name == "rowwise_adagrad":
+        wanted["first"] = rows, p.dtype
     return (
-        fits
-        and _in_place(p)
-        and _step(
-            "sg_rows_rowwise_adagrad",
-            p,
-            g,
-            rate=factors.lr,
-            decay=factors.weight_decay,
-            least=factors.eps,
-            share=1 / max(_width(p), 1),
-            total=total,
+        p.dtype.name in _FLOATS
+        and p.flags.c_contiguous
+        and all(
+            a is None or (a.flags.c_contiguous and (a.shape, a.dtype) == wanted[key])
+            for key, a in state.items()
         )
     )
 
 
-def _adam(factors: AdamFactors, p: Array, g: Any, m: Array, v: Array, *state: Array) -> bool:
-    top, row_step = factors.named(state)
-    if top is not None:
-        return False
-    return _in_place(p, m, v) and _step(
-        "sg_rows_adam",
-        p,
-        g,
-        m,
-        v,
-        b1=factors.b1,
-        new1=1 - factors.b1,
-        b2=factors.b2,
-        new2=1 - factors.b2,
-        log_b1=math.log(factors.b1) if factors.b1 else -math.inf,
-        log_b2=math.log(factors.b2) if factors.b2 else -math.inf,
-        rate=factors.lr if row_step is not None else factors.lr / factors.first,
-        scale=1 / factors.second,
-        least=factors.eps,
-        decay=factors.weight_decay,
-        kept=factors.shrink,
-        m=m,
-        v=v,
-        row_step_or_null=row_step,
-    )
+# ---- launches ----------------------------------------------------------------------------------
+def _launch(tables: list[_Table]) -> None:
+    """Make the steps: in one launch those that differ in their arrays only, and in another before
+    it what they need of long runs."""
+    alike: dict[Any, list[_Table]] = {}
+    for table in tables:
+        if table.fields["count"] and table.fields["p"].size:
+            alike.setdefault(table.key, []).append(table)
+    for (name, types, everywhere, _, scalars), those in alike.items():
+        for start in range(0, len(those), TABLES):
+            some = those[start : start + TABLES]
+            long = [table for table in some if table.may_be_long]
+            if long:
+                _launch_one("sg_rows_parts", types, long, [_add_parts(table) for table in long])
+            warps = [table.warps(table.fields["count"]) for table in some]
+            _launch_one(name, types, some, warps, every=int(everywhere), **dict(scalars))
 
 
-def _step(name: str, p: Array, g: Any, *state: Array, **arguments: Any) -> bool:
-    """Launch a step with gradient `g`, a RowGradient or an array like p; state has p's shape."""
+def _add_parts(table: _Table) -> int:
+    """Room for the sums of what tiles hold of long runs, two places a tile; places of other runs
+    stay as they are. The warps that fill it."""
     import cupy
 
-    everywhere = not isinstance(g, RowGradient)
-    rows, perm, indptr, values = (None, None, None, g) if everywhere else g
-    width, count = _width(p), len(rows) if rows is not None else p.size // max(_width(p), 1)
-    if not (count and width):
-        return True
-    values = cupy.ascontiguousarray(values, dtype=p.dtype)
-    index = np.dtype(np.int32) if rows is None else rows.dtype
-    perm, indptr = (a if a is None else cupy.ascontiguousarray(a, index) for a in (perm, indptr))
-    types = ctype_of(p.dtype), ctype_of(index), str(_load(width, values, p, *state))
-    lanes = min(32, power_of_two(-(-width // int(types[2]))))
-    entries = values.size // width
-    # The longest run there can be: all the others have one entry.
-    parts = None if indptr is None or entries - count < _TILE else _parts(
-        types, values, perm, indptr, entries, count, width, lanes
-    )  # fmt: skip
-    launch(
-        kernel("rows", name, *types),
-        count * lanes,
-        rows_or_null=rows,
-        perm_or_null=perm,
-        indptr_or_null=indptr,
-        values=values,
-        parts_or_null=parts,
-        count=count,
-        limit=p.size // width,
-        width=width,
-        lanes=lanes,
-        every=int(everywhere),
-        p=p,
-        **arguments,
+    fields, (ctype, _, load) = table.fields, table.key[1]
+    tiles, blocks = (
+        -(-fields["entries"] // _TILE),
+        -(-fields["width"] // (fields["lanes"] * int(load))),
     )
-    return True
+    fields["parts"] = cupy.empty((2 * tiles, fields["width"]), accumulator_of(ctype))
+    return table.warps(tiles * blocks)
 
 
-def _parts(
-    types: tuple[str, ...],
-    values: Array,
-    perm: Array | None,
-    indptr: Array,
-    entries: int,
-    count: int,
-    width: int,
-    lanes: int,
-) -> Array:
-    """Sums of what tiles hold of long runs, two places a tile; the other places hold nothing."""
-    import cupy
-
-    tiles, blocks = -(-entries // _TILE), -(-width // (lanes * int(types[2])))
-    parts = cupy.empty((2 * tiles, width), accumulator_of(types[0]))
-    launch(
-        kernel("rows", "sg_rows_parts", *types),
-        tiles * blocks * lanes,
-        values=values,
-        perm_or_null=perm,
-        indptr=indptr,
-        n=entries,
-        count=count,
-        width=width,
-        lanes=lanes,
-        parts=parts,
-    )
-    return parts
+def _launch_one(
+    name: str, types: tuple[str, ...], tables: list[_Table], warps: list[int], **scalars: Any
+) -> None:
+    packed = np.zeros((), _TABLES)
+    packed["count"] = len(tables)
+    total = 0
+    for slot, table, own in zip(packed["table"], tables, warps):
+        total += own
+        slot["until"] = total
+        for field, value in table.fields.items():
+            if value is not None:
+                slot[field] = value.data.ptr if hasattr(value, "data") else value
+    launch(kernel("rows", name, *types), 32 * total, tables=packed, **scalars)
 
 
 def _width(p: Array) -> int:
     return math.prod(p.shape[1:])
-
-
-def _in_place(p: Array, *state: Array) -> bool:
-    """Whether a kernel can write to these arrays."""
-    return p.dtype.name in _FLOATS and all(
-        a.flags.c_contiguous and a.dtype == p.dtype and a.shape == p.shape for a in (p, *state)
-    )
 
 
 def _load(width: int, *arrays: Array) -> int:

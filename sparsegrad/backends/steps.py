@@ -37,16 +37,22 @@ class RowGradient(NamedTuple):
 
     rows (u,): distinct row numbers, rising. values (e, *D): entries. perm (e,): the entries by
     row, None if they are in order. indptr (u + 1,): the runs of a row's entries in that order,
-    None if each row has one.
+    None if each row has one. count (1,): how many rows there are, where only the device knows;
+    then `rows` and the runs are as long as if each entry had its own, and the rest means nothing.
     """
 
     rows: Array
     perm: Array | None
     indptr: Array | None
     values: Array
+    count: Array | None = None
 
     def summed(self, be: Any) -> tuple[Array, Array]:
         """Rows (r,) whose sum is not zero, and their sums (r, *D)."""
+        if self.count is not None:
+            u = int(self.count[0])  # sync: for what no kernel does
+            cut = self.indptr if self.indptr is None else self.indptr[: u + 1]
+            return RowGradient(self.rows[:u], self.perm, cut, self.values).summed(be)
         g = self.values if self.perm is None else self.values[self.perm]
         if self.indptr is not None:
             g = be.segment_sum(g.astype(accumulator(g.dtype), copy=False), self.indptr)
@@ -175,6 +181,11 @@ class Steps:
     ) -> None:
         """`adam` in touched rows."""
         self._on_rows(_adam, factors, p, grad, m, v, *state)
+
+    def rows_of_many(self, name: str, steps: list[tuple[Any, ...]]) -> None:
+        """`<name>_rows` for several parameters: (factors, p, grad, *state) of each."""
+        for factors, p, grad, *state in steps:
+            getattr(self, f"{name}_rows")(factors, p, grad, *state)
 
     # ---- how the reference does it -------------------------------------------------------------
     def _everywhere(self, formula: Any, factors: Any, *arrays: Any) -> None:

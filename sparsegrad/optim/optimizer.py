@@ -155,11 +155,16 @@ class Optimizer:
                 loss = closure()
         with no_grad(), quiet():
             for group in self.param_groups:
+                in_rows: dict[Any, list[tuple[Any, ...]]] = {}
                 for p in group["params"]:
-                    self._step_one(p, group)
+                    self._step_one(p, group, in_rows)
+                for (kernel, _), steps in in_rows.items():
+                    backends.for_array(steps[0][1]).rows_of_many(kernel, steps)
         return loss
 
-    def _step_one(self, p: Any, group: dict[str, Any]) -> None:
+    def _step_one(self, p: Any, group: dict[str, Any], in_rows: dict[Any, list[Any]]) -> None:
+        """Make the step of one parameter, or add it to those in rows that one call makes for all
+        parameters of a device."""
         target = _dense(p)
         if target._grad is None:
             return
@@ -171,7 +176,8 @@ class Optimizer:
                     if group["maximize"]:
                         grad = grad._replace(values=-grad.values)
                     factors, state = self._begin(p, target, group)
-                    getattr(be, f"{self.kernel}_rows")(factors, target.data, grad, *state)
+                    step = factors, target.data, grad, *state
+                    in_rows.setdefault((self.kernel, target.device), []).append(step)
                     target._bump()
                 return
         where, g = self._where(target.grad, group)

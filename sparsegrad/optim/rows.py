@@ -48,8 +48,14 @@ def pending(grad: Any) -> RowGradient | None:
         rows = xp.concatenate([part.row for part in parts])
         pattern = Pattern.coo([rows], pattern.shape, check=False, copy=False)
         values = xp.concatenate([part.values.data for part in parts])
-    merged, perm, indptr = plan.coalesce(pattern)
-    return RowGradient(merged.coords[0], perm, indptr, values)
+    ids = pattern.coords[0]
+    if not pattern.core.is_sorted_out:
+        found = pattern.core.backend.touched(ids, pattern.shape[0]) if ids.size else None
+        if found is not None:
+            row, perm, indptr, count = found
+            return RowGradient(row, perm, indptr, values, count)
+    merge = plan.coalesce(pattern)
+    return RowGradient(merge.pattern.coords[0], merge.perm, merge.indptr, values)
 
 
 def touched_rows(grad: SparseTensor) -> tuple[Any, Any]:

@@ -53,7 +53,10 @@ def _check(
     what: str, arg: Any, kind: int, size: int, item_kind: int, item_size: int, _: int
 ) -> None:
     kind_, item = chr(kind), chr(item_kind)
-    if hasattr(arg, "data") and hasattr(arg, "flags") and not isinstance(arg, np.generic):
+    if isinstance(arg, np.ndarray):  # CuPy passes its bytes: a struct by value
+        if kind_ != "s" or arg.nbytes != size or not arg.flags.c_contiguous:
+            raise TypeError(f"{what}: {arg.nbytes} bytes for {size} of kind '{kind_}'")
+    elif hasattr(arg, "data") and hasattr(arg, "flags") and not isinstance(arg, np.generic):
         if kind_ != "p":
             raise TypeError(f"{what}: an array for a scalar of {size} bytes")
         if not _fits(arg.dtype, item, item_size):

@@ -7,6 +7,7 @@ import cudasim
 from cudasim.numbers import FLOATS, INDEX, draw, load, notices, same_every_time, store
 from sparsegrad.backends import cuda_rows
 from sparsegrad.backends.base import Backend
+from sparsegrad.backends.cuda_instances import TABLES
 from sparsegrad.backends.steps import AdagradFactors, AdamFactors, RowGradient, SgdFactors
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-13}
@@ -16,9 +17,11 @@ STEPS = {
     "sgd": ("sgd", SgdFactors(0.1, 0.0, 0.01, False), 0, None),
     "momentum": ("sgd", SgdFactors(0.1, 0.9, 0.01, False), 1, None),
     "nesterov": ("sgd", SgdFactors(0.1, 0.9, 0.0, True), 1, None),
+    "dampened": ("sgd", SgdFactors(0.1, 0.9, 0.01, False, 0.7), 1, None),
     "adagrad": ("adagrad", AdagradFactors(0.1, 0.01, 1e-3), 1, None),
     "rowwise": ("rowwise_adagrad", AdagradFactors(0.1, 0.01, 1e-3), 0, "p"),
     "adam": ("adam", AdamFactors(0.9, 0.999, 0.01, 0.2, 0.05, 1e-3, 0.01, 0.99), 2, None),
+    "amsgrad": ("adam", AdamFactors(0.9, 0.999, 0.01, 0.2, 0.05, 1e-3, 0, 1, True), 3, None),
     "adam by row": ("adam", AdamFactors(0.9, 0.99, 0.01, 1.0, 1.0, 1e-3, 0.0, 1.0), 2, "int64"),
 }
 
@@ -82,7 +85,22 @@ def reference(method, factors, p, grad, state, dtype):
     return wide
 
 
-def check_step(cp, step="adam", lengths="several", dtype="float32", everywhere=False, **options):
+def placed(cp, a, dtype):
+    if a is None:
+        return None
+    return cp.asarray(a if a.dtype.name in INDEX else ml_dtype(a, dtype))
+
+
+def uncounted(cp, grad):
+    """The same where only the device knows how many rows there are; the rest is never written."""
+    e, u = len(grad.values), len(grad.rows)
+    rows, indptr = cp.empty(e, grad.rows.dtype), cp.empty(e + 1, grad.rows.dtype)
+    rows[:u], indptr[: u + 1] = grad.rows, grad.indptr
+    return grad._replace(rows=rows, indptr=indptr, count=cp.asarray([u], grad.rows.dtype))
+
+
+def check_step(cp, step="adam", lengths="several", dtype="float32", everywhere=False,
+               counted=True, **options):  # fmt: skip
     method, factors, _, _ = STEPS[step]
     p, grad, state = drawn(step, LENGTHS[lengths], dtype=dtype, **options)
     if everywhere:
@@ -92,12 +110,12 @@ def check_step(cp, step="adam", lengths="several", dtype="float32", everywhere=F
         wanted = reference(f"{method}_rows", factors, p, grad, state, dtype)
 
     def place(a):
-        if a is None:
-            return None
-        return cp.asarray(a if a.dtype.name in INDEX else ml_dtype(a, dtype))
+        return placed(cp, a, dtype)
 
     there = [place(a) for a in (p, *state)]
     given = place(grad) if everywhere else RowGradient(*map(place, grad))
+    if not counted:
+        given = uncounted(cp, given)
     name = method if everywhere else f"{method}_rows"
     getattr(backend(), name)(factors, there[0], given, *there[1:])
     got = [a.get() for a in there]
@@ -127,6 +145,64 @@ def test_long_runs(cp, step):
     for lengths in ("long", "tiles", "one"):
         check_step(cp, step, lengths)
     check_step(cp, step, "long", "float16", width=3, order=False)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_count_that_only_the_device_knows(cp, step):
+    for lengths in ("several", "single", "long", "one"):
+        check_step(cp, step, lengths, counted=False)
+    check_step(cp, step, "long", "float16", counted=False, index="int64")
+
+
+def check_many(cp, step="adam", dtype="float32", count=5, launches=None):
+    """Many parameters of all lengths and widths come to the same bits as each alone."""
+    method, factors, _, _ = STEPS[step]
+    alone, together, steps = [], [], []
+    for i in range(count):
+        lengths = [*LENGTHS.values()][i % len(LENGTHS)]
+        width = (8, 3, 260, 1, 64, 12)[i % 6]
+        p, grad, state = drawn(step, lengths, width, dtype, order=i % 2 == 0)
+        for held in (alone, together):
+            held.append([placed(cp, a, dtype) for a in (p, *state)])
+        given = RowGradient(*(placed(cp, a, dtype) for a in grad))
+        given = uncounted(cp, given) if i % 3 == 1 and len(grad.values) else given
+        getattr(backend(), f"{method}_rows")(factors, alone[-1][0], given, *alone[-1][1:])
+        steps.append((factors, together[-1][0], given, *together[-1][1:]))
+    with cudasim.record_launches() if launches is not None else memoryview(b"") as found:
+        backend().rows_of_many(method, steps)
+    if launches is not None:
+        assert len(found) == launches, [launch.kernel for launch in found]
+    for a, b in zip(alone, together, strict=True):
+        for x, y in zip(a, b, strict=True):
+            assert x.tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("step", STEPS)
+def test_many_parameters(cp, step, dtype):
+    check_many(cp, step, dtype)
+
+
+def test_more_parameters_than_a_launch_takes(cp):
+    check_many(cp, count=2 * TABLES + 3)
+
+
+def test_many_parameters_by_schedule(cp, seed):
+    check_many(cp, "rowwise", count=9)
+
+
+def test_many_parameters_of_different_kinds(cp):
+    """Other dtypes, other factors, and arrays that no kernel takes, in one call."""
+    p = [cp.ones((4, 3), "f"), cp.ones((4, 3), "d"), cp.ones((3, 4), "f").T, cp.ones((4, 3), "f")]
+    rates = (0.5, 0.5, 0.5, 0.25)
+    rows = cp.asarray([0, 2], "i")
+    steps = [
+        (SgdFactors(rate, 0.0, 0.0, False), x, RowGradient(rows, None, None, cp.ones((2, 3))))
+        for rate, x in zip(rates, p, strict=True)
+    ]
+    backend().rows_of_many("sgd", steps)
+    for rate, x in zip(rates, p, strict=True):
+        assert x.tolist() == [[1 - rate] * 3, [1.0] * 3, [1 - rate] * 3, [1.0] * 3]
 
 
 @pytest.mark.parametrize("step", ["adam", "rowwise"])
@@ -186,13 +262,24 @@ def test_gather_stays_inside(cp):
 MUTANTS = {
     "half a run": ("rows", "e < end; e += FLIGHT", "e < end - 1; e += FLIGHT",
                    lambda cp: check_step(cp, "sgd")),
-    "side": ("rows", "(tile == first)) * width", "(tile != first)) * width",
+    "side": ("rows", "(tile == first)) * table.width", "(tile != first)) * table.width",
              lambda cp: check_step(cp, "sgd", "long")),
     "every row": ("rows", "int live = every;", "int live = 1;",
                   lambda cp: check_step(cp, "adam", "single")),
-    "limit": ("rows", "&& row < g.limit", "", test_rows_out_of_range_are_left_alone),
+    "limit": ("rows", "&& row < table.limit", "", test_rows_out_of_range_are_left_alone),
     "lanes": ("rows", "live |= __shfl_xor_sync(SG_ALL_LANES, live, o);", "live |= 0;",
               lambda cp: check_step(cp, "adam", "single", width=12)),
+    "all warps": ("rows", "tables.table[tables.count - 1].until", "tables.table[0].until",
+                  lambda cp: check_many(cp, "sgd")),
+    "own warp": ("rows", "warp -= tables.table[t - 1].until;", "warp -= 0;",
+                 lambda cp: check_many(cp, "sgd")),
+    "other table": ("rows", "warp >= tables.table[t].until", "warp > tables.table[t].until",
+                    lambda cp: check_many(cp, "sgd")),
+    "count": ("rows", "table.count_at ? (long long)*(const I*)table.count_at : table.count",
+              "table.count", lambda cp: check_step(cp, "sgd", counted=False)),
+    "greatest": ("rows", "square[i] > top[i] ? square[i] : top[i]", "square[i]",
+                 lambda cp: check_step(cp, "amsgrad")),
+    "fresh": ("rows", "fresh * move", "move", lambda cp: check_step(cp, "dampened")),
     "clamp": ("rows", "min(max(from < 0 ? from + limit : from, 0ll), limit - 1)", "from",
               test_gather_stays_inside),
 }  # fmt: skip
@@ -209,8 +296,24 @@ def test_launches(sim):
     for lengths, wanted in (("several", 1), ("long", 2)):
         p, grad, state = drawn("adam", LENGTHS[lengths])
         there = [sim.asarray(a) for a in (p, *state)]
-        given = RowGradient(*map(sim.asarray, grad))
+        given = RowGradient(*(placed(sim, a, "float32") for a in grad))
         with cudasim.record_launches() as launches:
             backend().adam_rows(STEPS["adam"][1], there[0], given, *there[1:])
         assert len(launches) == wanted
+    assert cudasim.synchronisations() == before
+
+
+def test_launches_of_many(sim):
+    """One for all parameters that have one width of loads, and one for their long runs."""
+    check_many(sim, "sgd", count=1, launches=1)
+    many = [LENGTHS["several"]] * 20 + [LENGTHS["long"]] * 3
+    steps = []
+    for lengths in many:
+        p, grad, state = drawn("adam", lengths)
+        given = RowGradient(*(placed(sim, a, "float32") for a in grad))
+        steps.append((STEPS["adam"][1], sim.asarray(p), given, *map(sim.asarray, state)))
+    before = cudasim.synchronisations()
+    with cudasim.record_launches() as launches:
+        backend().rows_of_many("adam", steps)
+    assert len(launches) == 2
     assert cudasim.synchronisations() == before

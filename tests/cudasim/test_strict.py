@@ -46,6 +46,19 @@ def test_wrong_launch(sim, changed, message):
         launch_with(sim, **changed(sim))
 
 
+def test_a_struct_is_an_array_of_numpy(sim):
+    code = """struct Pair { int a; double b; };
+    extern "C" __global__ void k(const Pair pair, double* x) { x[0] = pair.a + pair.b; }"""
+    kernel, x = sim.RawModule(code=code).get_function("k"), sim.zeros(1)
+    pair = np.array((2, 0.5), np.dtype([("a", "i4"), ("b", "f8")], align=True))
+    kernel((1,), (1,), (pair, x))
+    assert x[0] == 2.5
+    packed = np.array((2, 0.5), np.dtype([("a", "i4"), ("b", "f8")]))
+    for wrong in (packed, np.zeros(2)):
+        with pytest.raises(TypeError, match="bytes for 16 of kind 's'|for a parameter of 16 bytes"):
+            kernel((1,), (1,), (wrong if wrong is packed else wrong[:1], x))
+
+
 def test_raw_kernel_is_strict_too(sim):
     kernel = sim.RawKernel('extern "C" __global__ void k(float* x) {}', "k")
     kernel((1,), (1,), (sim.empty(1, "f"),))

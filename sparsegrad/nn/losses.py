@@ -346,9 +346,8 @@ class _Simple(_Loss):
         given = dict(zip(self._usual, args, strict=False)) | kwargs
         if len(args) > len(self._usual) or (unknown := sorted(set(given) - set(self._usual))):
             found = f"{len(args)} positional ones" if len(args) > len(self._usual) else unknown[0]
-            raise TypeError(
-                f"{type(self).__name__}: takes {', '.join([*self._usual, 'reduction'])}, got {found}"
-            )
+            takes = ", ".join([*self._usual, "reduction"])
+            raise TypeError(f"{type(self).__name__}: takes {takes}, got {found}")
         self.options = self._usual | given
 
     def forward(self, *tensors: Any) -> Any:
@@ -373,20 +372,36 @@ class MarginRankingLoss(_Simple):
 
 
 class HingeEmbeddingLoss(_Simple):
-    """x, or max(0, margin - x), margin = 1; see `functional.hinge_embedding_loss`."""
+    """x, or max(0, margin - x), margin = 1; see `functional.hinge_embedding_loss`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.HingeEmbeddingLoss(2.0)(sg.tensor([0.5, 0.5]), sg.tensor([1, -1]))
+    tensor(1.)
+    """
 
     _op, _usual = "hinge_embedding_loss", {"margin": 1.0}
 
 
 class SoftMarginLoss(_Simple):
-    """log(1 + exp(-target x)); see `functional.soft_margin_loss`."""
+    """log(1 + exp(-target x)); see `functional.soft_margin_loss`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.SoftMarginLoss()(sg.zeros(2), sg.tensor([1, -1]))
+    tensor(0.6931472)
+    """
 
     _op, _usual = "soft_margin_loss", {}
 
 
 class CosineEmbeddingLoss(_Simple):
     """1 - cos(x1, x2), or max(0, cos(x1, x2) - margin), margin = 0; see
-    `functional.cosine_embedding_loss`."""
+    `functional.cosine_embedding_loss`.
+
+    >>> import sparsegrad as sg
+    >>> x = sg.tensor([[1.0, 0.0]])
+    >>> sg.nn.CosineEmbeddingLoss(0.25)(x, x, sg.tensor([-1]))
+    tensor(0.75)
+    """
 
     _op, _usual = "cosine_embedding_loss", {"margin": 0.0}
 
@@ -406,12 +421,22 @@ class TripletMarginLoss(_Simple):
 
 
 class PoissonNLLLoss(_Simple):
-    """exp(x) - target x, log_input = True; see `functional.poisson_nll_loss`."""
+    """exp(x) - target x, log_input = True; see `functional.poisson_nll_loss`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.PoissonNLLLoss()(sg.zeros(2), sg.tensor([1.0, 3.0]))
+    tensor(1.)
+    """
 
     _op, _usual = "poisson_nll_loss", {"log_input": True, "full": False, "eps": 1e-8}
 
 
 class GaussianNLLLoss(_Simple):
-    """(log(var) + (x - target)² / var) / 2; see `functional.gaussian_nll_loss`."""
+    """(log(var) + (x - target)² / var) / 2; see `functional.gaussian_nll_loss`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.GaussianNLLLoss()(sg.zeros(2), sg.tensor([1.0, 3.0]), sg.ones(2))
+    tensor(2.5)
+    """
 
     _op, _usual = "gaussian_nll_loss", {"full": False, "eps": 1e-6}

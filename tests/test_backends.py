@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import sparsegrad as sg
-from sparsegrad.backends import cpu_jit, cpu_jit_launch
+from sparsegrad.backends import cpu_jit, cpu_jit_launch, cpu_jit_tiles
 from sparsegrad.backends.base import Backend
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit import CpuJit
@@ -666,6 +666,8 @@ def dense_layers(be, n, width, dtype, order="C"):
     out = []
     with Unchanged(x, g, weight, bias, classes, factors):
         out += [be.gelu(x), be.silu(x), be.gelu_grad(g, x), be.silu_grad(g, x)]
+        out += [be.leaky_relu(x, 0.2), be.leaky_relu_grad(g, x, 0.2)]
+        out += [be.elu(x, 0.7), be.elu_grad(g, x, 0.7)]
         for chosen, smoothing in ((None, 0.0), (factors, 0.0), (None, 0.1), (factors, 0.1)):
             loss, lse = be.cross_entropy(x, classes, chosen, smoothing)
             back = be.cross_entropy_grad(g[:, 0], x, lse, classes, chosen, smoothing)
@@ -720,6 +722,59 @@ def test_sums_of_columns(be, shape, keepdims):
         np.testing.assert_allclose(
             be.sum(x, (0,), keepdims), x.sum(axis=0, keepdims=keepdims), rtol=1e-12, atol=1e-12
         )
+
+
+def with_index(pattern, index):
+    """A new pattern with index arrays of that dtype."""
+    pattern.core.arrays = tuple(a.astype(index) for a in pattern.core.arrays)
+    return pattern
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+@pytest.mark.parametrize("dims", [(1, 8), (1, 19), (2, 5), (3, 33)])
+def test_products_whose_output_is_small(dims, index, dtype):
+    """Few rows, listed by column: of each chunk of columns an output of its own, then their sum."""
+    rng, (m, n) = np.random.default_rng(0), (20, 2000)
+    cells = np.sort(rng.choice(m * n, 5000, replace=False))
+    pattern = with_index(Pattern.coo([cells % m, cells // m], (m, n)), index).to("csc")[0]
+    heads, k = dims
+    x = whole(rng, (n, heads, k) if heads > 1 else (n, k), dtype)
+    width = (5000, heads) if heads > 1 else 5000
+    be = CpuJit(always=True)
+    for values in (whole(rng, width, dtype), np.broadcast_to(whole(rng, 1, dtype), width)):
+        same(be.spmm(pattern, values, x), REFERENCE.spmm(pattern, values, x))
+    assert pattern.cached("scatter_chunks", lambda: None) is not None
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+@pytest.mark.parametrize("given", ["sorted", "transposed", "shuffled"])
+def test_products_in_tiles(given, index, dtype, threads, monkeypatch):
+    rng, (m, n), k = np.random.default_rng(0), (600, 300), {"f2": 64, "f4": 80, "f8": 48}[dtype]
+    be, made = CpuJit(always=True), []
+    monkeypatch.setattr(
+        cpu_jit_tiles, "_plan", lambda *a, f=cpu_jit_tiles._plan: made.append(f(*a)) or made[-1]
+    )
+    where = np.argwhere(rng.random((m, n)) < 0.4)
+    where = rng.permutation(where) if given == "shuffled" else where
+    if given == "transposed":
+        pattern = with_index(Pattern.coo(list(where.T[::-1]), (n, m)), index).T
+    else:
+        pattern = with_index(Pattern.coo(list(where.T), (m, n)), index)
+    x = whole(rng, (n, k), dtype)
+    for values in (
+        whole(rng, len(where), dtype),
+        np.broadcast_to(whole(rng, 1, dtype), len(where)),
+    ):
+        want = REFERENCE.spmm(pattern, values, x)
+        for count in (1, 3, 1):  # and the third time with values that were kept in order
+            threads(count)
+            same(be.spmm(pattern, values, x), want)
+    assert len(made) == 1 and made[0].tiles > 1
+    with monkeypatch.context() as alone:
+        alone.setattr(cpu_jit_tiles, "_MIN_ENTRIES", len(where))
+        same(be.spmm(pattern, values, x), want)
 
 
 # --- threads, processes, compilation -----------------------------------------------------------

@@ -61,6 +61,22 @@ class CpuJitDense(Cpu):
         out = None if g.dtype != y.dtype else self._elementwise("relu_grad", g, y)
         return super().relu_grad(g, y) if out is None else out
 
+    def leaky_relu(self, x: Array, slope: float) -> Array:
+        out = self._elementwise("leaky_relu", x, factor=slope)
+        return super().leaky_relu(x, slope) if out is None else out
+
+    def leaky_relu_grad(self, g: Array, x: Array, slope: float) -> Array:
+        out = self._elementwise("leaky_relu_grad", g, x, factor=slope)
+        return super().leaky_relu_grad(g, x, slope) if out is None else out
+
+    def elu(self, x: Array, alpha: float) -> Array:
+        out = self._elementwise("elu", x, factor=alpha)
+        return super().elu(x, alpha) if out is None else out
+
+    def elu_grad(self, g: Array, x: Array, alpha: float) -> Array:
+        out = self._elementwise("elu_grad", g, x, factor=alpha)
+        return super().elu_grad(g, x, alpha) if out is None else out
+
     def gelu(self, x: Array) -> Array:
         out = self._elementwise("gelu", x)
         return super().gelu(x) if out is None else out
@@ -77,8 +93,8 @@ class CpuJitDense(Cpu):
         out = self._elementwise("silu_grad", g, x)
         return super().silu_grad(g, x) if out is None else out
 
-    def _elementwise(self, name: str, *arrays: Array) -> Array | None:
-        """The result of a kernel on arrays of one shape; None where NumPy serves."""
+    def _elementwise(self, name: str, *arrays: Array, factor: float | None = None) -> Array | None:
+        """The result of a kernel on a factor and arrays of one shape; None where NumPy serves."""
         shape, dtype = arrays[0].shape, self._dense_dtype(arrays[-1])
         if dtype is None or any(a.shape != shape for a in arrays):
             return None
@@ -86,7 +102,7 @@ class CpuJitDense(Cpu):
         flat = [contiguous(a, dtype).reshape(-1) for a in arrays]
         launch(
             _kernel(name, dtype),
-            (_GRAIN, *flat, out.reshape(-1)),
+            (_GRAIN, *(() if factor is None else (factor,)), *flat, out.reshape(-1)),
             -(-out.size // _GRAIN),
             4 * out.size,
         )

@@ -13,6 +13,7 @@ from sparsegrad.backends.cpu_jit_vector import draw, inlined, kernel
 
 _ROOT_HALF = math.sqrt(0.5)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
+_INVERSES = tuple(1 / k for k in range(13, 1, -1))
 
 
 # The normal distribution function from erf and erfc, with Cephes' coefficients: erf(a) is a times
@@ -142,3 +143,71 @@ def relu_grad(ticket, chunk, g, y, out):
         back = g[t * chunk : (t + 1) * chunk]
         for i in range(source.size):
             result[i] = back[i] if source[i] > F(0) else F(0)
+
+
+@kernel(">n1 n d <F1 >F1", "F")
+def leaky_relu(ticket, chunk, slope, x, out):
+    """out = x above 0, slope * x elsewhere."""
+    factor = x.dtype.type(slope)
+    tasks = (x.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        source, result = x[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
+        for i in range(source.size):
+            v = source[i]
+            result[i] = v if v > 0 else factor * v
+
+
+@kernel(">n1 n d <F1 <F1 >F1", "F")
+def leaky_relu_grad(ticket, chunk, slope, g, x, out):
+    """out = g where x is above 0, slope * g elsewhere."""
+    factor = x.dtype.type(slope)
+    tasks = (x.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        source, result = x[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
+        back = g[t * chunk : (t + 1) * chunk]
+        for i in range(source.size):
+            v = back[i]
+            result[i] = v if source[i] > 0 else factor * v
+
+
+@kernel(">n1 n d <F1 >F1", "F")
+def elu(ticket, chunk, alpha, x, out):
+    """out = x above 0, alpha * (exp(x) - 1) elsewhere."""
+    F = x.dtype.type
+    factor, near = F(alpha), F(-0.35)
+    tasks = (x.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        source, result = x[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
+        for i in range(source.size):
+            v = source[i]
+            # Near 0 the sum of powers, because the first digits of exp(x) - 1 cancel.
+            power = F(1)
+            for j in range(len(_INVERSES)):
+                power = F(1) + v * F(_INVERSES[j]) * power
+            low = v * power if v > near else _exp(v) - F(1)
+            result[i] = v if v > 0 else factor * low
+
+
+@kernel(">n1 n d <F1 <F1 >F1", "F")
+def elu_grad(ticket, chunk, alpha, g, x, out):
+    """out = g times the derivative of elu."""
+    factor = x.dtype.type(alpha)
+    tasks = (x.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        source, result = x[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
+        back = g[t * chunk : (t + 1) * chunk]
+        for i in range(source.size):
+            v = back[i]
+            result[i] = v if source[i] > 0 else v * factor * _exp(source[i])

@@ -73,6 +73,26 @@ class Dense:
         """g where relu, whose result is y, has slope 1, and 0 elsewhere."""
         return self.xp.where(y > 0, g, 0)
 
+    def leaky_relu(self, x: Array, slope: float) -> Array:
+        """x above 0, slope * x elsewhere."""
+        x = _wide(x)
+        return self.xp.where(x > 0, x, x * slope)
+
+    def leaky_relu_grad(self, g: Array, x: Array, slope: float) -> Array:
+        """g where x is above 0, slope * g elsewhere."""
+        g = _wide(g)
+        return self.xp.where(x > 0, g, g * slope)
+
+    def elu(self, x: Array, alpha: float) -> Array:
+        """x above 0, alpha * (exp(x) - 1) elsewhere."""
+        x = _wide(x)
+        return self.xp.where(x > 0, x, alpha * self.xp.expm1(self.xp.minimum(x, 0)))
+
+    def elu_grad(self, g: Array, x: Array, alpha: float) -> Array:
+        """g times the derivative of `elu` at x."""
+        g, x = _wide(g), _wide(x)
+        return self.xp.where(x > 0, g, g * (alpha * self.xp.exp(self.xp.minimum(x, 0))))
+
     def gelu(self, x: Array) -> Array:
         """x times the normal distribution function."""
         x = _wide(x)

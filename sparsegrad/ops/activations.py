@@ -15,24 +15,38 @@ _ROOT_2_PI = math.sqrt(2 / math.pi)
 
 
 @primitive(promote="float")
-def leaky_relu_p(xp: Any, x: Any, *, slope: float) -> Any:
-    return xp.where(x > 0, x, x * slope)
+def leaky_relu_p(be: Any, x: Any, *, slope: float) -> Any:
+    return be.leaky_relu(x, slope)
 
 
-leaky_relu_p.defvjp(x=lambda g, x, slope: g * where(x > 0, 1.0, slope), sparse_g=True)
+@primitive
+def leaky_relu_grad_p(be: Any, dy: Any, x: Any, *, slope: float) -> Any:
+    return be.leaky_relu_grad(dy, x, slope)
+
+
+leaky_relu_p.defvjp(x=lambda g, x, slope: leaky_relu_grad_p(g, x, slope=slope), sparse_g=True)
+leaky_relu_grad_p.defvjp(
+    dy=lambda g, x, slope: leaky_relu_grad_p(g, x, slope=slope), x=lambda g, dy: g * dy * 0
+)
 
 
 @primitive(promote="float")
-def elu_p(xp: Any, x: Any, *, alpha: float) -> Any:
-    return xp.where(x > 0, x, alpha * xp.expm1(xp.minimum(x, 0)))
+def elu_p(be: Any, x: Any, *, alpha: float) -> Any:
+    return be.elu(x, alpha)
 
 
-def _elu_rule(g: Any, x: Any, alpha: float) -> Any:
+@primitive
+def elu_grad_p(be: Any, dy: Any, x: Any, *, alpha: float) -> Any:
+    return be.elu_grad(dy, x, alpha)
+
+
+def _elu_curvature(g: Any, dy: Any, x: Any, alpha: float) -> Any:
     above = x > 0
-    return g * where(above, 1.0, alpha * exp_p(where(above, 0.0, x)))
+    return g * dy * where(above, 0.0, alpha * exp_p(where(above, 0.0, x)))
 
 
-elu_p.defvjp(x=_elu_rule, sparse_g=True)
+elu_p.defvjp(x=lambda g, x, alpha: elu_grad_p(g, x, alpha=alpha), sparse_g=True)
+elu_grad_p.defvjp(dy=lambda g, x, alpha: elu_grad_p(g, x, alpha=alpha), x=_elu_curvature)
 
 
 @primitive(promote="float")

@@ -76,6 +76,10 @@ def ref_silu_grad(dy: Any, x: Any) -> Any:
     return dy * s * (1 + x * (1 - s))
 
 
+def ref_elu_grad(dy: Any, x: Any) -> Any:
+    return dy * np.where(x > 0, 1, 0.7 * np.exp(np.minimum(x, 0)))
+
+
 # ---- cross entropy: classes, factors of classes and smoothing do not vary ------------------------
 CLASSES = np.array([2, -1, 0, 1, 2, 0])
 FACTORS = np.array([0.5, 2.0, 0.0])
@@ -217,6 +221,8 @@ ROWS = [
            lambda d: iter([((d.dense(3, 2), d.dense(5, 2), d.dense(5, 3), d.dense(3, 5)), {})])),
     OpCase("gelu_grad", A.gelu_grad_p, ref_gelu_grad, same_shape, "gelu_grad_p"),
     OpCase("silu_grad", A.silu_grad_p, ref_silu_grad, same_shape, "silu_grad_p"),
+    OpCase("elu_grad", lambda dy, x: A.elu_grad_p(dy, x, alpha=0.7), ref_elu_grad, same_shape, "elu_grad_p"),
+    OpCase("leaky_relu_grad", lambda dy, x: A.leaky_relu_grad_p(dy, x, slope=0.2), lambda dy, x: dy * np.where(x > 0, 1, 0.2), same_shape, "leaky_relu_grad_p"),
     *(OpCase(f"cross_entropy[{name or 'classes'}]", losses(static), ref_losses(static),
              lambda d: iter([((d.dense(6, 3),), {})]), "cross_entropy_p") for name, static in TARGETS.items()),
     *(OpCase(f"cross_entropy_grad[{name or 'classes'}]", slopes(static), ref_slopes(static),

@@ -49,7 +49,7 @@ class CpuJitIndex(Cpu):
         if self.order_facts(coords)[0]:
             return None
         found = sort_entries(arrays, shape)
-        return super().sort_coo(coords, shape) if found is None else found.perm(arrays[0].dtype)
+        return super().sort_coo(coords, shape) if found is None else found.perm
 
     def survey(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
         arrays = same_index(*coords)
@@ -57,8 +57,8 @@ class CpuJitIndex(Cpu):
             return super().survey(coords, shape)
         if self.order_facts(coords)[0] or (found := sort_entries(arrays, shape)) is None:
             return super().survey(coords, shape)
-        dtype, unique = arrays[0].dtype, int(found.distinct.sum()) == coords[0].size
-        return Survey(found.perm(dtype), False, unique, None if unique else found.runs(dtype))
+        unique = int(found.distinct.sum()) == coords[0].size
+        return Survey(found.perm, False, unique, None if unique else found.runs())
 
     def group(self, ids: Array, n: int) -> tuple[Array, Array]:
         arrays = same_index(ids)

@@ -9,7 +9,7 @@ hold, also beyond their shape where nobody checked them, nothing is written out 
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, uint64
+from numba import int64, uint32, uint64
 
 from sparsegrad.backends.cpu_jit_vector import draw, inlined, kernel
 
@@ -97,51 +97,46 @@ def move_to_buckets(ticket, major, minor, bits, low, width, starts, words):
             words[uint64(to)] = ((key & rest) << uint64(width)) | e
 
 
-@kernel(">n1 <n1 n n n >n1 >n1 >n1", "")
-def sort_buckets(ticket, starts, width, digit, passes, words, spare, distinct):
-    """Sort each bucket by so many digits, to and fro between `words` and `spare`; `distinct` is
-    how many keys it has."""
-    mask = (_1 << uint64(digit)) - _1
-    counts = np.empty(mask + _1, np.int64)
+@kernel(">n1 <n1 n n n >n1 >n1 >I1", "I")
+def sort_buckets(ticket, starts, width, digit, passes, words, distinct, perm):
+    """Sort each bucket by so many digits. `distinct`: how many keys it has; perm (nnz,) = the
+    positions of its words."""
+    mask, place = (_1 << uint64(digit)) - _1, (_1 << uint64(width)) - _1
+    counts, spare = np.empty(mask + _1, np.uint32), np.empty(0, np.int64)
     while True:
         t = draw(ticket)
         if t >= starts.size - 1:
             return
-        here, there = words[starts[t] : starts[t + 1]], spare[starts[t] : starts[t + 1]]
-        n, shift = uint64(here.size), uint64(width)
+        bucket, listed = words[starts[t] : starts[t + 1]], perm[starts[t] : starts[t + 1]]
+        n, shift = uint64(bucket.size), uint64(width)
+        if uint64(spare.size) < n:
+            spare = np.empty(n, np.int64)
+        here, there = bucket, spare[:n]
         for _ in range(passes):
             counts[:] = 0
             for e in range(n):
                 counts[(uint64(here[e]) >> shift) & mask] += 1
-            total = int64(0)
+            total = uint32(0)
             for d in range(mask + _1):
                 count = counts[d]
                 counts[d] = total
-                total += count
+                total = uint32(total + count)
             for e in range(n):
                 word = here[e]
                 d = (uint64(word) >> shift) & mask
                 to = counts[d]
-                counts[d] = to + 1
-                there[uint64(to)] = word
+                counts[d] = to + uint32(1)
+                there[to] = word
             here, there = there, here
             shift += uint64(digit)
+        if passes % 2:
+            bucket[:] = here
         found = int64(n > 0)
         for e in range(_1, n):
             found += (uint64(here[e]) >> uint64(width)) != (uint64(here[e - _1]) >> uint64(width))
+        for e in range(n):
+            listed[e] = uint64(here[e]) & place
         distinct[t] = found
-
-
-@kernel(">n1 n n <n1 >I1", "I")
-def list_positions(ticket, tasks, width, words, perm):
-    """perm (nnz,) = the positions in sorted words."""
-    n, mask = int64(words.size), (_1 << uint64(width)) - _1
-    while True:
-        t = draw(ticket)
-        if t >= tasks:
-            return
-        for e in range(uint64(t * n // tasks), uint64((t + 1) * n // tasks)):
-            perm[e] = uint64(words[e]) & mask
 
 
 @kernel(">n1 <n1 <n1 n n n <n1 >I1 >I1 >I1", "I")

@@ -26,10 +26,12 @@ def blocks_of(n: int, digits: int) -> int:
 class SortedEntries(NamedTuple):
     """Entries in order, as words of `cpu_jit_kernels_sort`.
 
-    words (nnz,). starts (buckets + 1,). distinct (buckets,): different keys in each. bits: of the
-    ids of each dimension. low, width: bits of a word's key and of its position.
+    perm (nnz,): their positions before. words (nnz,). starts (buckets + 1,). distinct (buckets,):
+    different keys in each. bits: of the ids of each dimension. low, width: bits of a word's key and
+    of its position.
     """
 
+    perm: Array
     words: Array
     starts: Array
     distinct: Array
@@ -37,15 +39,9 @@ class SortedEntries(NamedTuple):
     low: int
     width: int
 
-    def perm(self, dtype: np.dtype) -> Array:
-        """The positions (nnz,) of the entries before they were sorted."""
-        out, tasks = np.empty(self.words.size, dtype), tasks_of(self.words.size)
-        args = (tasks, self.width, self.words, out)
-        launch(kernel_of("list_positions", dtype), args, tasks, out.size)
-        return out
-
-    def runs(self, dtype: np.dtype) -> tuple[tuple[Array, ...], Array]:
+    def runs(self) -> tuple[tuple[Array, ...], Array]:
         """As `Backend.runs`."""
+        dtype = self.perm.dtype
         ends, u = np.cumsum(self.distinct), int(self.distinct.sum())
         wide = dtype if len(self.bits) < 3 else I8  # of several dimensions: the keys themselves
         major, minor = np.empty(u, wide), np.empty(u if len(self.bits) == 2 else 0, wide)
@@ -69,7 +65,7 @@ def sort_entries(coords: tuple[Array, ...], shape: tuple[int, ...]) -> SortedEnt
     nnz, bits = coords[0].size, tuple(max(0, n - 1).bit_length() for n in shape)
     width = max(1, (nnz - 1).bit_length())
     low = sum(bits) - min(sum(bits), _BUCKETS, max(0, width - _BUCKET))
-    if sum(bits) > 63 or low + width > 64:
+    if sum(bits) > 63 or width > min(32, 64 - low):  # a bucket is counted in 32 bits
         return None
     major, minor, shift = coords[0], NONE[coords[0].dtype], 0
     if len(shape) == 2:
@@ -85,15 +81,15 @@ def sort_entries(coords: tuple[Array, ...], shape: tuple[int, ...]) -> SortedEnt
     launch(kernel_of("count_buckets", major.dtype), (*key, counts), blocks, nnz)
     kernel_of("sum_counts")(counts)
     starts = np.append(counts[0], nnz)
-    words, spare = memory.empty((nnz,), I8), memory.empty((nnz,), I8)
+    words, perm = memory.empty((nnz,), I8), np.empty(nnz, coords[0].dtype)
     args = (*key, width, counts, words)
     launch(kernel_of("move_to_buckets", major.dtype), args, blocks, 4 * nnz)
     distinct = np.empty(buckets, I8)
     passes = -(-low // _DIGIT)
     digit = -(-low // passes) if passes else 0
-    order = (starts, width, digit, passes, words, spare, distinct)
-    launch(kernel_of("sort_buckets"), order, buckets, 8 * nnz)
-    return SortedEntries(spare if passes % 2 else words, starts, distinct, bits, low, width)
+    order = (starts, width, digit, passes, words, distinct, perm)
+    launch(kernel_of("sort_buckets", perm.dtype), order, buckets, 8 * nnz)
+    return SortedEntries(perm, words, starts, distinct, bits, low, width)
 
 
 def _packed(coords: tuple[Array, ...], bits: tuple[int, ...]) -> Array:

@@ -7,7 +7,7 @@ compare PyTorch's on the CPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -290,13 +290,15 @@ def _stepping(optimizer: Any, table: Any) -> Call:
     return run
 
 
-def epoch(p: Any, name: str, weights: Sequence[dict[str, Any]], target: np.ndarray) -> list[Peer]:
+def epoch(
+    p: Any, name: str, weights: Callable[[], list[dict[str, Any]]], target: np.ndarray
+) -> list[Peer]:
     """Forward, backward and Adam of two layers with these weights: the loss."""
 
     def layers(device: str) -> tuple[Callable[[Any, dict[str, Any]], Any], list[dict[str, Any]]]:
         held = [
             {key: _torch(w, device).requires_grad_() for key, w in layer.items()}
-            for layer in weights
+            for layer in weights()
         ]
         if name == "GCN":
             spread = torch_fixed(p.mean, "int32", "mm", device)

@@ -112,9 +112,11 @@ def _epoch(p: Any, name: str, layers: Callable[[], list[sg.nn.Module]]) -> Case:
 
         return run
 
-    weights = [
-        {key: value.detach().numpy() for key, value in layer.state_dict().items()}
-        for layer in model()
-    ]
+    def weights() -> list[dict[str, np.ndarray]]:
+        return [
+            {key: value.detach().numpy() for key, value in layer.state_dict().items()}
+            for layer in model()
+        ]
+
     found = peers.epoch(p, name, weights, p.ids[: p.n] % CLASSES)
     return Case(f"epoch of {name}", make, tol=1e-3, peers=found, calls=2)

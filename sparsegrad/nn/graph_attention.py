@@ -11,6 +11,7 @@ from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
 from sparsegrad.ops.index import take_p
 from sparsegrad.sparse_tensor import SparseTensor, wrap
+from sparsegrad.structure import plan, plan_select
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.tensor import Tensor
 
@@ -58,8 +59,8 @@ class _Attention(Module):
     def _edges(self, x: Any, A: SparseTensor) -> Pattern:
         """Each edge once, row by row; with loops if they are wanted. Kept on the pattern of `A`."""
         check_graph(self._name, x, A, self.in_features)
-        A = ops.to_format(ops.coalesce(wrap(A.values.detach(), A.pattern)), "csr")
-        return (ops.add_self_loops(A) if self.self_loops else A).pattern
+        pattern, _ = plan.coalesce(A.pattern).pattern.to("csr")
+        return plan_select.with_diagonal(pattern, 0)[1].pattern if self.self_loops else pattern
 
     def _columns(self, vectors: Tensor) -> Tensor:
         """Vectors (heads, out) as columns (heads * out, heads), each zero outside its head: their

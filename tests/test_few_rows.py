@@ -78,6 +78,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "rows of other rows": (lambda x: (x * 2).reshape(2 * N, 3)[IDS], [(N, D)]),
     "parts": (lambda x: sg.cat(sg.split(x * 2, 2, 1)[::-1], 1)[IDS], [(N, D)]),
     "one of two outputs": (lambda x: sg.split(x * 2, 10, 0)[1][np.array([3])], [(N, D)]),
+    "a checkpoint": (lambda x: sg.checkpoint(lambda x: sg.exp(x) * 2, x)[IDS], [(N, D)]),
+    "a dtype": (lambda x: sg.cast(x * 2, "float32")[IDS], [(N, D)]),
     "spmm": (lambda x: (graph() @ x)[IDS], [(N, D)]),
     "spmm, csc": (lambda x: (graph().to("csc") @ x)[IDS], [(N, D)]),
     "spmm, transposed": (lambda x: (graph().T @ x)[IDS], [(N, D)]),
@@ -156,9 +158,10 @@ def test_hooks_and_kept_gradients_are_dense(always: None) -> None:
     for g in (seen[0], y.grad):
         assert type(g) is sg.Tensor
         np.testing.assert_array_equal(g.numpy(), expected)
-    (z,) = sg.grad([(x * 2)[IDS].sum()], [x])
-    assert type(z) is sg.Tensor
-    np.testing.assert_array_equal(z.numpy(), 2 * expected)
+    y = x * 2
+    for z, scale in zip(sg.grad([y[IDS].sum()], [x, y]), (2, 1), strict=True):
+        assert type(z) is sg.Tensor
+        np.testing.assert_array_equal(z.numpy(), scale * expected)
 
 
 def test_gradients_are_added_to_those_of_earlier_passes(always: None) -> None:

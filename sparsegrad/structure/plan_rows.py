@@ -28,7 +28,7 @@ _SMALL = 1 << 15  # elements of a gradient that is cheap in any form
 _TAKEN = 64  # multiplications that cost as much as taking an entry out of its matrix
 
 _ROWS: OrderedDict[tuple[int, bytes], Pattern] = OrderedDict()
-_ROWS_LIMIT = 16
+_ROWS_LIMIT = 4
 _LARGE = 1 << 16  # ids that take as long to compare as to look at anew
 _lock = threading.Lock()
 

@@ -371,6 +371,16 @@ def test_a_profile_times_ops_on_the_device_and_does_not_wait(device: str, tmp_pa
         assert ours["ts"] - 1e4 < its["ts"] < ours["ts"] + 1e6  # microseconds: one clock
 
 
+def test_a_profile_times_the_step_of_an_optimizer(device: str) -> None:
+    table = sg.ones(5, 2, device=device, requires_grad=True)
+    optimizer = sg.optim.SGD([table], lr=0.1)
+    (table**2).sum().backward()
+    with sg.profile() as prof:
+        optimizer.step()
+    (step,) = (stats for stats in prof.ops if stats.kind == "step")
+    assert step.name == "SGD.step" and step.device_seconds > 0
+
+
 def test_a_long_profile_reads_times_as_they_come(device: str) -> None:
     x = sg.ones(3, device=device)
     with sg.profile(max_events=10) as prof:

@@ -52,6 +52,21 @@ def test_forward_and_backward_are_counted():
     assert other.memory_saved == other.conversion_share == 0.0
 
 
+def test_steps_of_optimizers_are_counted():
+    table = sg.ones(50, 4, requires_grad=True)
+    optimizer = sg.optim.Adam([table], lr=0.1)
+    with sg.profile() as prof:
+        for _ in range(2):
+            optimizer.zero_grad()
+            sg.embedding(table, [1, 2, 2]).sum().backward()
+            optimizer.step()
+    (step,) = (stats for stats in prof.ops if stats.kind == "step")
+    assert (step.name, step.calls) == ("Adam.step", 2)
+    # Index work of a step is listed by itself, and not once more in it.
+    assert 0 < step.seconds < prof.busy_seconds <= prof.seconds
+    assert "Adam.step" in prof.table()
+
+
 def test_results_are_the_same():
     def run():
         A, x = matrix(requires_grad=True), sg.ones(50, 4)

@@ -11,7 +11,7 @@ import numpy as np
 from sparsegrad import backends, dtypes
 from sparsegrad.backends.quiet import quiet
 from sparsegrad.backends.steps import blocks
-from sparsegrad.engine.mode import enable_grad, no_grad
+from sparsegrad.engine.mode import enable_grad, no_grad, watcher
 from sparsegrad.errors import DtypeError, GraphError, ShapeError
 from sparsegrad.optim import rows
 from sparsegrad.sparse_tensor import SparseTensor
@@ -154,13 +154,21 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         with no_grad(), quiet():
-            for group in self.param_groups:
-                in_rows: dict[Any, list[tuple[Any, ...]]] = {}
-                for p in group["params"]:
-                    self._step_one(p, group, in_rows)
-                for (kernel, _), steps in in_rows.items():
-                    backends.for_array(steps[0][1]).rows_of_many(kernel, steps)
+            watching = watcher.get()
+            if watching is None:
+                self._step()
+            else:
+                where = _dense(self.param_groups[0]["params"][0]).data
+                watching.stepping(type(self).__name__, self._step, where)
         return loss
+
+    def _step(self) -> None:
+        for group in self.param_groups:
+            in_rows: dict[Any, list[tuple[Any, ...]]] = {}
+            for p in group["params"]:
+                self._step_one(p, group, in_rows)
+            for (kernel, _), steps in in_rows.items():
+                backends.for_array(steps[0][1]).rows_of_many(kernel, steps)
 
     def _step_one(self, p: Any, group: dict[str, Any], in_rows: dict[Any, list[Any]]) -> None:
         """Make the step of one parameter, or add it to those in rows that one call makes for all

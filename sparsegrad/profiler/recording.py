@@ -26,6 +26,7 @@ from sparsegrad.profiler.totals import (
     INDEX,
     MERGE,
     OP,
+    STEP,
     OpStats,
     Totals,
     is_span,
@@ -137,6 +138,10 @@ class profile:
             return out
 
         return timed
+
+    def stepping(self, optimizer: str, step: Callable[[], None], where: Any) -> None:
+        """`step()` of an optimizer, timed; `where`: an array of a parameter."""
+        _timed(self, STEP, f"{optimizer}.step", step, 0, where)
 
     # ---- statistics ----------------------------------------------------------------------------
     def _fold(self) -> None:

@@ -18,16 +18,27 @@ from typing import Any
 from sparsegrad.structure import cost
 from sparsegrad.structure.arrays import index_dtype
 
-__all__ = ["FIELDS", "INDEX", "MERGE", "OP", "OpStats", "Totals", "is_span", "named", "nbytes"]
+__all__ = [
+    "FIELDS",
+    "INDEX",
+    "MERGE",
+    "OP",
+    "STEP",
+    "OpStats",
+    "Totals",
+    "is_span",
+    "named",
+    "nbytes",
+]
 
-OP, INDEX, MERGE = "op", "index", "merge"  # kinds of events
+OP, INDEX, MERGE, STEP = "op", "index", "merge", "step"  # kinds of events
 FIELDS = 8  # of an event
 _NESTED = 10_000  # events that one event in progress may have called
 
 
 @dataclass(slots=True)
 class OpStats:
-    """Totals of one op, or of one kind of index work.
+    """Totals of one op, one kind of index work, or the steps of one kind of optimizer.
 
     seconds: time inside it, without what it called that is listed itself.
     device_seconds: the same on the GPU, by events of CUDA around it; where the GPU had nothing

@@ -82,6 +82,7 @@ from sparsegrad.ops.quantiles import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.rectifiers import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
+from sparsegrad.ops.resize import *  # noqa: F403
 from sparsegrad.ops.scan import *  # noqa: F403
 from sparsegrad.ops.scatter_runs import *  # noqa: F403
 from sparsegrad.ops.scattering import *  # noqa: F403

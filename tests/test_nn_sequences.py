@@ -120,6 +120,42 @@ def test_attention_without_a_batch_and_with_all_heads() -> None:
     np.testing.assert_allclose(causal.detach(), ours(x, x, x, attn_mask=hidden)[0].detach())
 
 
+LAYER = "TransformerEncoderLayer(4, 2, 6, 0.0"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"{LAYER})",
+        f"{LAYER}, 'gelu', batch_first=True, norm_first=True)",
+        f"TransformerEncoder(nn.{LAYER}), 2, nn.LayerNorm(4))",
+    ],
+)
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning")
+@pytest.mark.parametrize("masked", [False, True])
+def test_transformers_are_pytorchs(code: str, masked: bool) -> None:
+    torch = pytest.importorskip("torch")
+    ours, theirs = torch_twin(code)
+    shape = (2, 3, 4) if "batch_first" in code else (3, 2, 4)
+
+    def call(module: Any, inputs: list[Any]) -> Any:
+        make = sg.tensor if module is ours else torch.tensor
+        masks = (make(HIDDEN), make(PADDING)) if masked else ()
+        return module(inputs[0], *masks)
+
+    agree(ours, theirs, [rng.standard_normal(shape)], call)
+
+
+def test_a_transformer_layer_calls_what_has_hooks() -> None:
+    layer, x, seen = nn.TransformerEncoderLayer(4, 2, 6, 0.0), sg.randn(3, 2, 4), []
+    expected = layer(x)
+    layer.linear1.register_forward_hook(lambda m, args, out: seen.append(bool((out < 0).any())))
+    np.testing.assert_allclose(layer(x).detach(), expected.detach(), rtol=1e-5, atol=1e-6)
+    assert seen == [True]
+    with pytest.raises(ValueError, match="activation must be 'relu', 'gelu' or a function"):
+        nn.TransformerEncoderLayer(4, 2, activation="sin")
+
+
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [

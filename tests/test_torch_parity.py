@@ -194,6 +194,13 @@ CASES += [
 ]  # fmt: skip
 
 
+CASES += [
+    *(of(f"F.interpolate(x, {how})", *draw((2, 3, 5))) for how in ("7", "3", "scale_factor=2.5", "scale_factor=0.7, mode='nearest-exact'", "8, mode='linear'", "8, mode='linear', align_corners=True", "scale_factor=1.6, mode='linear'", "1, mode='linear', align_corners=True")),
+    *(of(f"F.interpolate(x, {how})", *draw((2, 3, 4, 5))) for how in ("(6, 3), mode='bilinear'", "scale_factor=(2, 0.5), mode='bilinear', align_corners=True", "scale_factor=(1.5, 3)", "(9, 2), mode='nearest-exact'")),
+    of("F.interpolate(x, 4, mode='trilinear')", *draw((1, 2, 3, 2, 5))), of("t.pixel_shuffle(x, 2)", *draw((8, 2, 3))), of("t.pixel_unshuffle(x, 3)", *draw((2, 2, 3, 6))), of("t.pixel_shuffle(x, 3)", *draw((8, 2, 3))),
+]  # fmt: skip
+
+
 SIGNS = np.array([1, -1, 1])
 CASES += [
     *(of(f"F.{loss}, reduction='{how}')", *draw((3, 4), (3, 4), (3, 4))) for how in ("none", "sum", "mean")

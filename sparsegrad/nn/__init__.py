@@ -32,6 +32,7 @@ from sparsegrad.nn.convolution import (
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
+    ConstantPad2d,
     Conv1d,
     Conv2d,
     Conv3d,
@@ -42,12 +43,23 @@ from sparsegrad.nn.convolution import (
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
+    PixelShuffle,
+    PixelUnshuffle,
+    ReflectionPad2d,
+    ReplicationPad2d,
     Unflatten,
+    Upsample,
+    ZeroPad2d,
 )
 from sparsegrad.nn.embedding import Embedding, EmbeddingBag
 from sparsegrad.nn.graph import GCNConv, GINConv, LightGCN, SAGEConv, gcn_norm
 from sparsegrad.nn.graph_attention import GATConv, GATv2Conv
-from sparsegrad.nn.layers import Dropout, Linear, SparseLinear
+from sparsegrad.nn.layers import (
+    Dropout,
+    Dropout2d,
+    Linear,
+    SparseLinear,
+)
 from sparsegrad.nn.losses import (
     BCELoss,
     BCEWithLogitsLoss,
@@ -72,6 +84,7 @@ from sparsegrad.nn.module import LoadResult, Module
 from sparsegrad.nn.norm import (
     BatchNorm1d,
     BatchNorm2d,
+    BatchNorm3d,
     GroupNorm,
     InstanceNorm1d,
     InstanceNorm2d,
@@ -98,6 +111,7 @@ from sparsegrad.nn.rectifiers import (
     Threshold,
 )
 from sparsegrad.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from sparsegrad.nn.transformer import TransformerEncoder, TransformerEncoderLayer
 
 __all__ = [
     "AdaptiveAvgPool1d",
@@ -112,7 +126,9 @@ __all__ = [
     "BPRLoss",
     "BatchNorm1d",
     "BatchNorm2d",
+    "BatchNorm3d",
     "CELU",
+    "ConstantPad2d",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -122,6 +138,7 @@ __all__ = [
     "CosineEmbeddingLoss",
     "CrossEntropyLoss",
     "Dropout",
+    "Dropout2d",
     "ELU",
     "Embedding",
     "EmbeddingBag",
@@ -170,12 +187,16 @@ __all__ = [
     "PReLU",
     "Parameter",
     "ParameterList",
+    "PixelShuffle",
+    "PixelUnshuffle",
     "PoissonNLLLoss",
     "RMSNorm",
     "RNN",
     "RNNCell",
     "ReLU",
     "ReLU6",
+    "ReflectionPad2d",
+    "ReplicationPad2d",
     "SAGEConv",
     "SELU",
     "SampledSoftmaxLoss",
@@ -194,8 +215,12 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "TripletMarginLoss",
     "Unflatten",
+    "Upsample",
+    "ZeroPad2d",
     "functional",
     "gcn_norm",
     "init",

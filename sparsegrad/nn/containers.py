@@ -46,7 +46,7 @@ class Sequential(Module):
                 joined = False
                 continue
             name = _JOINED.get(type(after))
-            joined = name is not None and _plain(module, Linear) and _plain(after, type(after))
+            joined = name is not None and plain(module, Linear) and plain(after, type(after))
             x = module.forward(x, name) if joined else module(x)
         return x
 
@@ -61,7 +61,7 @@ class Sequential(Module):
         return Sequential(dict(chosen)) if isinstance(chosen, list) else chosen[1]
 
 
-def _plain(module: Any, kind: Any) -> bool:
+def plain(module: Any, kind: Any) -> bool:
     """Whether a call of the module is the `forward` of this class and no more."""
     if type(module) is not kind or "forward" in vars(module):
         return False

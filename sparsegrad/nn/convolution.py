@@ -20,6 +20,7 @@ __all__ = [
     "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
+    "ConstantPad2d",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -30,7 +31,13 @@ __all__ = [
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
+    "PixelShuffle",
+    "PixelUnshuffle",
+    "ReflectionPad2d",
+    "ReplicationPad2d",
     "Unflatten",
+    "Upsample",
+    "ZeroPad2d",
 ]
 
 _MODES = ("zeros", "reflect", "replicate", "circular")
@@ -376,6 +383,98 @@ class AdaptiveMaxPool2d(_Pool):
     """
 
     _op = "adaptive_max_pool2d"
+
+
+# ---- sizes -------------------------------------------------------------------------------------
+class Upsample(_Pool):
+    """In another size: (N, C, *n) -> (N, C, *o); takes the arguments of `sg.interpolate`.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.Upsample(scale_factor=2)(sg.ones(1, 2, 3, 4)).shape
+    (1, 2, 6, 8)
+    """
+
+    _op = "interpolate"
+
+
+class PixelShuffle(_Pool):
+    """Channels spread over space: (*B, C r², h, w) -> (*B, C, h r, w r).
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.PixelShuffle(2)(sg.ones(4, 3, 3)).shape
+    (1, 6, 6)
+    """
+
+    _op = "pixel_shuffle"
+
+
+class PixelUnshuffle(_Pool):
+    """The inverse of `PixelShuffle`: (*B, C, h r, w r) -> (*B, C r², h, w).
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.PixelUnshuffle(2)(sg.ones(1, 6, 6)).shape
+    (4, 3, 3)
+    """
+
+    _op = "pixel_unshuffle"
+
+
+class _Pad(Module):
+    """Borders of `sg.pad`; one number for all sides, or (left, right, top, bottom)."""
+
+    _mode, _sides = "constant", 4
+
+    def __init__(self, padding: Any, value: float = 0.0) -> None:
+        super().__init__()
+        sides = (padding,) * self._sides if isinstance(padding, int) else tuple(padding)
+        self.padding, self.value = sides, value
+
+    def forward(self, x: Any) -> Any:
+        """(*B, h, w) -> the same with borders."""
+        return ops.pad(x, self.padding, self._mode, self.value)
+
+    def extra_repr(self) -> str:
+        return f"{self.padding}"
+
+
+class ConstantPad2d(_Pad):
+    """Borders of one value: padding, a number or (left, right, top, bottom), and the value.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.ConstantPad2d((1, 0, 0, 0), 7.0)(sg.zeros(1, 1, 2))
+    tensor([[[7., 0., 0.]]])
+    """
+
+
+class ZeroPad2d(_Pad):
+    """Borders of zeros: padding, a number or (left, right, top, bottom).
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.ZeroPad2d((1, 0, 2, 0))(sg.ones(1, 1, 3, 3)).shape
+    (1, 1, 5, 4)
+    """
+
+
+class ReflectionPad2d(_Pad):
+    """Borders that mirror the inside, without the outermost elements.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.ReflectionPad2d((2, 0, 0, 0))(sg.tensor([[[1.0, 2.0, 3.0]]]))
+    tensor([[[3., 2., 1., 2., 3.]]])
+    """
+
+    _mode = "reflect"
+
+
+class ReplicationPad2d(_Pad):
+    """Borders of the outermost elements.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.ReplicationPad2d((2, 0, 0, 0))(sg.tensor([[[1.0, 2.0]]]))
+    tensor([[[1., 1., 1., 2.]]])
+    """
+
+    _mode = "replicate"
 
 
 # ---- shapes ------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ from sparsegrad.ops import (
     hardswish,
     hardtanh,
     instance_norm,
+    interpolate,
     layer_norm,
     leaky_relu,
     linear,
@@ -60,6 +61,8 @@ from sparsegrad.ops import (
     mish,
     nll_loss,
     pad,
+    pixel_shuffle,
+    pixel_unshuffle,
     prelu,
     relu,
     relu6,
@@ -118,6 +121,7 @@ __all__ = [
     "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",
@@ -136,6 +140,8 @@ __all__ = [
     "one_hot",
     "pad",
     "pairwise_distance",
+    "pixel_shuffle",
+    "pixel_unshuffle",
     "poisson_nll_loss",
     "prelu",
     "relu",
@@ -272,7 +278,7 @@ def cross_entropy(
         loss, counts = class_losses(
             "cross_entropy", logits, target, weight, ignore_index, label_smoothing
         )
-        if reduction != "mean":
+        if reduction != "mean" or counts is None:
             return reduced("cross_entropy", loss, reduction)
         be = backends.for_array(counts)
         total = be.sum(counts)

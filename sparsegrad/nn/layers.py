@@ -15,7 +15,7 @@ from sparsegrad.sampling import random_sparse
 from sparsegrad.sparse_tensor import SparseTensor, wrap
 from sparsegrad.structure.pattern import Pattern
 
-__all__ = ["Dropout", "Linear", "SparseLinear"]
+__all__ = ["Dropout", "Dropout2d", "Linear", "SparseLinear"]
 
 
 class Linear(Module):
@@ -87,6 +87,27 @@ class Dropout(Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+class Dropout2d(Dropout):
+    """`Dropout` of whole channels of x (N, C, *d), in training mode only; same shape.
+
+    Tompson et al., "Efficient object localization using convolutional networks", CVPR 2015.
+
+    >>> import sparsegrad as sg
+    >>> dropped = sg.nn.Dropout2d(0.5)(sg.ones(8, 4, 3, 3))
+    >>> sg.equal(dropped[..., 0, 0], dropped.mean((2, 3)))
+    True
+    """
+
+    def forward(self, x: Any) -> Any:
+        """Same shape as `x`."""
+        if x.ndim < 3:
+            raise ShapeError(f"Dropout2d: expected x (N, C, *d), got shape {tuple(x.shape)}")
+        if not self.training:
+            return x
+        sizes = (*x.shape[:2], *(1,) * (x.ndim - 2))
+        return x * ops.dropout(create.ones(*sizes, dtype=x.dtype, device=x.device), self.p)
 
 
 class SparseLinear(Module):

@@ -15,6 +15,7 @@ from sparsegrad.tensor import Tensor
 __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
+    "BatchNorm3d",
     "GroupNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",
@@ -298,3 +299,15 @@ class BatchNorm2d(BatchNorm1d):
 
     _ndims = (4,)
     _shapes = "(n, {d}, h, w)"
+
+
+class BatchNorm3d(BatchNorm1d):
+    """`BatchNorm1d` over n and three dimensions of x (n, d, t, h, w), for each of the d features.
+
+    >>> import sparsegrad as sg
+    >>> sg.nn.BatchNorm3d(3)(sg.randn(2, 3, 2, 4, 4)).shape
+    (2, 3, 2, 4, 4)
+    """
+
+    _ndims = (5,)
+    _shapes = "(n, {d}, t, h, w)"

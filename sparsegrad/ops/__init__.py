@@ -19,6 +19,7 @@ from sparsegrad.ops import (
     rearrange,
     rectifiers,
     reduce,
+    resize,
     scan,
     scatter_runs,
     scattering,
@@ -63,6 +64,7 @@ from sparsegrad.ops.quantiles import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.rectifiers import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
+from sparsegrad.ops.resize import *  # noqa: F403
 from sparsegrad.ops.scan import *  # noqa: F403
 from sparsegrad.ops.scatter_runs import *  # noqa: F403
 from sparsegrad.ops.scattering import *  # noqa: F403
@@ -104,6 +106,7 @@ FAMILIES = (
     rearrange,
     rectifiers,
     reduce,
+    resize,
     scan,
     scatter_runs,
     scattering,

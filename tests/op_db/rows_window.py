@@ -189,6 +189,17 @@ ROWS = [
         (lambda: sg.conv_transpose2d(sg.ones(1, 2, 3, 3), sg.ones(3, 1, 2, 2)), sg.ShapeError, r"conv_transpose2d: input has 2 channels, weight \(3, 1, 2, 2\) needs 3"),
         (lambda: sg.conv_transpose2d(sg.ones(1, 2, 3, 3), sg.ones(2, 1, 2, 2), output_padding=1), sg.ShapeError, "conv_transpose2d: output_padding must be smaller than stride or dilation"),
         (lambda: sg.conv_transpose2d(sg.ones(1, 2, 1, 1), sg.ones(2, 1, 1, 1), padding=1), sg.ShapeError, r"conv_transpose2d: padding \(1, 1\) leaves nothing of a size of 1"))),
+    OpCase("interpolate", lambda x: sg.interpolate(x, 6), lambda x: x.repeat(2, -1), of((1, 2, 3)), bilinear=True, errors=(
+        (lambda: sg.interpolate(sg.ones(1, 1, 2), 2, mode="cubic"), ValueError, "interpolate: mode must be one of nearest, .* got 'cubic'"),
+        (lambda: sg.interpolate(sg.ones(1, 1, 2), 2, mode="bilinear"), sg.ShapeError, "interpolate: mode 'bilinear' does not fit x of shape"),
+        (lambda: sg.interpolate(sg.ones(1, 1, 2)), ValueError, "interpolate: give one of size and scale_factor"),
+        (lambda: sg.interpolate(sg.ones(1, 1, 2), 2, align_corners=True), ValueError, "interpolate: align_corners is for linear modes"),
+        (lambda: sg.interpolate(sg.ones(1, 1, 2), (2, 2)), sg.ShapeError, "interpolate: expected 1 sizes or factors"),
+        (lambda: sg.interpolate(sg.ones(1, 1, 2), 0), sg.ShapeError, "interpolate: cannot resize dimension 2 of 2 to 0"))),
+    OpCase("interpolate[linear]", lambda x: sg.interpolate(x, 5, mode="linear", align_corners=True), lambda x: np.stack([x[..., 0], (x[..., 0] + x[..., 1]) / 2, x[..., 1], (x[..., 1] + x[..., 2]) / 2, x[..., 2]], -1), of((1, 2, 3)), bilinear=True),
+    OpCase("pixel_shuffle", lambda x: sg.pixel_unshuffle(sg.pixel_shuffle(x, 2) * 3, 2), lambda x: 3 * x, of((2, 8, 3, 2)), bilinear=True, errors=(
+        (lambda: sg.pixel_shuffle(sg.ones(3, 2, 2), 2), sg.ShapeError, r"pixel_shuffle: expected x .* for r = 2, got \(3, 2, 2\)"),
+        (lambda: sg.pixel_unshuffle(sg.ones(3, 2, 3), 2), sg.ShapeError, r"pixel_unshuffle: expected x .* for r = 2, got \(3, 2, 3\)"))),
     OpCase("conv_transpose1d", lambda x, w: sg.conv_transpose1d(x, w, stride=2, groups=2), lambda x, w: np.concatenate(
         [ref_transposed(x[:, g : g + 1, :, None], w[g : g + 1, :, :, None], np.zeros(1), (2, 1), (0, 0), (0, 0), (1, 1))[..., 0] for g in (0, 1)], 1), of((2, 2, 4), (2, 1, 3)), bilinear=True),
 ]  # fmt: skip

@@ -55,6 +55,25 @@ def test_products(dtype: Any, format: str, heads: tuple[int, ...], k: int) -> No
 
 
 @every_dtype
+@pytest.mark.parametrize("format", ["coo", "csr", "csc"])
+@pytest.mark.parametrize("heads", [(), (3,)])
+def test_extremes(dtype: Any, format: str, heads: tuple[int, ...]) -> None:
+    """Products of two such floats are exact in float32, so ties are those of float64."""
+    rng = np.random.default_rng(0)
+    for m, n, nnz, long in ((40, 30, 200, 0), (60, 20, 9000, 5000)):
+        pattern = matrix(rng, m, n, nnz, long).to(format).pattern
+        values = rng.integers(-3, 4, (nnz, *heads)).astype(dtype)
+        x = rng.standard_normal((n, *heads, 7)).astype(dtype)
+        wide = values.astype(np.float64), x.astype(np.float64)
+        for least in (False, True):
+            found, entry = BE.spmm_extreme(pattern, values, x, least)
+            exact, where = CpuJit(always=True).spmm_extreme(pattern, *wide, least)
+            assert found.dtype == dtype
+            np.testing.assert_array_equal(found, exact.astype(dtype))
+            np.testing.assert_array_equal(entry, where)
+
+
+@every_dtype
 @pytest.mark.parametrize("tail", [(), (1,), (5,), (40,), (2, 3)])
 def test_segments(dtype: Any, tail: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
@@ -67,6 +86,8 @@ def test_segments(dtype: Any, tail: tuple[int, ...]) -> None:
     sums = np.array([r.sum(0) for r in runs])
     sizes = np.array([np.abs(r).sum(0) for r in runs])
     close(BE.segment_sum(values, indptr), sums, sizes, dtype)
+    most = np.array([r.max(0) if len(r) else np.full(tail, -np.inf) for r in runs])
+    np.testing.assert_array_equal(BE.segment_max(values, indptr), most.astype(dtype))
     out = BE.segment_softmax(values, indptr)
     close(out, reference.segment_softmax(wide, indptr), 1.0, dtype)
     out_, g_ = out.astype(np.float64), g.astype(np.float64)
@@ -118,7 +139,9 @@ def test_no_array_is_copied_to_float32(dtype: Any) -> None:
     for call, result in (
         (lambda: BE.spmm(pattern, values, x), x.nbytes),
         (lambda: BE.sddmm(pattern, x, x), values.nbytes),
+        (lambda: BE.spmm_extreme(pattern, values, x, False)[0], 5 * x.nbytes),  # and 64-bit places
         (lambda: BE.segment_sum(rows, indptr), x.nbytes),
+        (lambda: BE.segment_max(rows, indptr), x.nbytes),
         (lambda: BE.segment_softmax(rows, indptr), rows.nbytes),
         (lambda: BE.segment_softmax_grad(rows, rows, indptr), rows.nbytes),
         (lambda: BE.scatter_add(x, ids, rows), 0),

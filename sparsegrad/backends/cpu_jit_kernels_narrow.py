@@ -39,6 +39,7 @@ from sparsegrad.backends.cpu_jit_vector import (
 )
 
 _AHEAD = 8  # entries between fetching a row of x and using it
+_1 = uint64(1)
 
 
 # ---- words and numbers -------------------------------------------------------------------------
@@ -267,6 +268,52 @@ def sddmm_16(ticket, cuts, indptr, indices, positions, x, y, out):
                         prefetch(ys, b + min(k - one, uint64(32)))
                     s = _dot(row, ys, uint64(indices[e]) * stride + h * k, k)
                     out[place(positions, e, one), h] = _narrow(out, s)
+
+
+# ---- maxima ------------------------------------------------------------------------------------
+@kernel(">n1 <n2 <I1 <W2 >W2", "WI")
+def segment_max_16(ticket, cuts, indptr, values, out):
+    """out (s, D) = the maxima of the runs of values (nnz, D), -inf of none; NaN if one is."""
+    top = np.empty(values.shape[1], np.float32)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        for i in range(uint64(cuts[t, 0]), uint64(cuts[t + 1, 0])):
+            for j in range(top.size):
+                top[j] = -np.inf
+            for e in range(uint64(indptr[i]), uint64(indptr[i + _1])):
+                for j in range(top.size):
+                    v = _wide(values[e, j])
+                    top[j] = v if (v > top[j]) | (v != v) else top[j]
+            for j in range(top.size):
+                out[i, j] = _narrow(out, top[j])
+
+
+@kernel(">n1 <n2 <I1 <I1 <I1 <W2 <W3 b >W3 >n3", "WI")
+def extreme_16(ticket, cuts, indptr, cols, positions, values, x, least, out, entry):
+    """As `spmm_extreme`, with products in float32; entry = where the values of the chosen are."""
+    heads, k = uint64(x.shape[1]), uint64(x.shape[2])
+    best = np.empty(k, np.float32)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        for i in range(uint64(cuts[t, 0]), uint64(cuts[t + 1, 0])):
+            for h in range(heads):
+                for j in range(k):
+                    best[j], entry[i, h, j] = 0, -1
+                first = uint64(indptr[i])
+                for e in range(first, uint64(indptr[i + _1])):
+                    place_, line = place(positions, e, _1), uint64(cols[e])
+                    scale = _wide(values[place_, h])
+                    for j in range(k):
+                        p = scale * _wide(x[line, h, j])
+                        better = p < best[j] if least else p > best[j]
+                        if e == first or better or (p != p and best[j] == best[j]):
+                            best[j], entry[i, h, j] = p, place_
+                for j in range(k):
+                    out[i, h, j] = _narrow(out, best[j])
 
 
 # ---- softmax -----------------------------------------------------------------------------------

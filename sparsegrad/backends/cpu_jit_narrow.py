@@ -120,6 +120,42 @@ class CpuJitNarrow(CpuJit):
         _sum_rows(values.dtype, runs, _one(values.dtype, word), 0, False, words, out)
         return out.view(values.dtype).reshape(rows, *values.shape[1:])
 
+    def segment_max(self, values: Array, indptr: Array) -> Array:
+        word = _word(values)
+        plan = None if word is None else self._segments(values, indptr)
+        if word is None or plan is None:
+            return super().segment_max(values, indptr)
+        _, indptr_, width = plan
+        cuts, _ = row_chunks(indptr_, False)
+        out = np.empty((indptr.size - 1, width), word)
+        args = (cuts, indptr_, _words(values, word, (len(values), width)), out)
+        _launch("segment_max_16", args, len(cuts) - 1, values.size)
+        return out.view(values.dtype).reshape(len(out), *values.shape[1:])
+
+    def spmm_extreme(
+        self, pattern: Any, values: Array, x: Array, least: bool
+    ) -> tuple[Array, Array]:
+        word, m, shape = _word(x, values), pattern.shape[0], x.shape
+        lines = pattern.sorted_rows()
+        arrays = same_index(*(a for a in lines if a is not None))
+        heads, k = math.prod(shape[1:-1]), shape[-1]
+        if (
+            word is None
+            or arrays is None
+            or not pattern.nnz * heads * k
+            or not self._pays(pattern.nnz * heads * k, MIN_PRODUCT)
+        ):
+            return super().spmm_extreme(pattern, values, x, least)
+        cuts, _ = row_chunks(arrays[0], False)
+        out, entry = np.empty((m, heads, k), word), np.empty((m, heads, k), np.int64)
+        listed = arrays if len(arrays) == 3 else (*arrays, NONE[arrays[0].dtype])
+        scalars = _words(values, word, (len(values), heads))
+        dense = _words(x, word, (len(x), heads, k))
+        args = (cuts, *listed, scalars, dense, least, out, entry)
+        kernel = kernel_of("extreme_16", word, arrays[0].dtype)
+        launch(kernel, args, len(cuts) - 1, 4 * pattern.nnz * heads * k)
+        return out.view(x.dtype).reshape(m, *shape[1:]), entry.reshape(m, *shape[1:])
+
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         word, arrays = _word(out, values), same_index(index)
         if (

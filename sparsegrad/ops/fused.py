@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from sparsegrad import backends, dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import GraphError, ShapeError
@@ -194,21 +196,26 @@ def class_losses(
     smoothing: float = 0.0,
 ) -> tuple[Any, Any]:
     """Losses (n,) of logits (n, C) with integer classes (n,), a tensor, checked here; and how much
-    each row counts in their mean (n,), an array. weight (C,): a tensor without gradient."""
+    each row counts in their mean (n,), an array, or None where each counts once. weight (C,): a
+    tensor without gradient."""
     be = backends.for_array(logits.data)
     xp, classes = be.xp, class_ids(op, target)
-    if ignore_index is None:
+    left_out = None if ignore_index is None else classes == ignore_index
+    if left_out is not None and xp is np and not left_out.any():  # on a GPU that would be a wait
+        left_out = None
+    if left_out is None:
         check_classes(op, classes, logits.shape[1])
     else:
-        kept = classes != ignore_index
-        check_classes(op, xp.where(kept, classes, 0), logits.shape[1])
-        classes = xp.where(kept, classes, -1)
+        check_classes(op, xp.where(left_out, 0, classes), logits.shape[1])
+        classes = xp.where(left_out, -1, classes)
     factors = None
     if weight is not None:
         if weight.requires_grad:
             raise GraphError(f"{op}: weight is a constant, got a tensor that requires a gradient")
         factors = weight.data.astype(dtypes.accumulator(logits.dtype), copy=False)
     losses = cross_entropy_p(logits, classes=classes, weight=factors, smoothing=smoothing)
+    if factors is None and left_out is None:
+        return losses, None
     counts = (classes >= 0).astype(losses.dtype)
     if factors is not None:
         counts = counts * factors[xp.where(classes < 0, 0, classes)]

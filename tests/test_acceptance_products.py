@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegrad as sg
-from sparsegrad.backends import joins
+from sparsegrad.backends import cpu_jit_products, joins
 from sparsegrad.structure import arrays, plan_product
 
 FORMATS = ("coo", "csr", "csc")
@@ -289,6 +289,21 @@ def test_ac_65_a_product_that_does_not_fit_says_so(monkeypatch: pytest.MonkeyPat
     )
     with pytest.raises(MemoryError, match=rf"{A.nnz} entries .* sums {products} products"):
         A @ A
+
+
+@pytest.mark.parametrize("most", [0, 1 << 26])
+def test_a_pattern_is_the_same_whether_entries_are_counted_first(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_jit_products, "_MOST_PAIRS", most)
+    for density in (0.004, 0.05, 0.5):  # few columns of a row sorted, or bits of many read in order
+        A = _random(300, 300, density, 3)
+        with sg.config(backend="cpu_jit"):
+            C = A @ A
+        want = A.to_scipy() @ A.to_scipy()
+        want.sort_indices()
+        np.testing.assert_array_equal(C.pattern.to("csr")[0].indptr, want.indptr)
+        np.testing.assert_array_equal(C.pattern.to("csr")[0].indices, want.indices)
 
 
 def test_spgemm_gradients_stay_small() -> None:

@@ -353,7 +353,8 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         return _listed(xp, out, entry, positions, nnz)
 
     def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
-        """Sorted coordinates (row, col) of the stored entries of a sparse @ sparse product.
+        """The entries of a sparse @ sparse product: offsets of its rows (m + 1,), and columns, which
+        rise in each row.
 
         Counts are 64-bit; what is held at a time is a chunk of products and the distinct entries
         found so far.
@@ -366,7 +367,8 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         for e, f in joins.pairs(self, cols, r_indptr):
             found.append(self._distinct(rows[e], r_cols[f], shape))
         row, col = (xp.concatenate(c) for c in zip(*found, strict=True))
-        return self._distinct(row, col, shape)
+        row, col = self._distinct(row, col, shape)
+        return self.compress(row, shape[0]), col
 
     def _distinct(self, row: Array, col: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
         order = self.sort_coo((row, col), shape)

@@ -157,7 +157,7 @@ class Cpu(Backend):
         )
         product = a @ b  # of bools: nothing cancels; SciPy counts in 64 bits and widens the indices
         product.sort_indices()
-        return self.expand(product.indptr, product.nnz), product.indices
+        return product.indptr, product.indices
 
     def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
         if a.ndim != 1 or a.dtype.kind not in "iufc" or a.dtype == np.float16:

@@ -83,19 +83,20 @@ def product_gather(
 
 
 @kernel(">n1 <n1 n <I1 <I1 <I1 <I1 <n1 >n1 >I1", "I")
-def product_pattern(ticket, cuts, n, l_indptr, l_cols, r_indptr, r_cols, offsets, counts, cols):
-    """Distinct columns of each row of left @ right: how many there are, to `counts` (m,), or with
-    `offsets` (m + 1,) the columns themselves, sorted."""
+def product_pattern(ticket, cuts, n, l_indptr, l_cols, r_indptr, r_cols, starts, counts, cols):
+    """Distinct columns of each row of left @ right: how many there are, to `counts` (m,), and
+    unless `cols` is empty the columns themselves, sorted, from `starts` (m + 1,) on, where there
+    is room for them."""
     seen = np.full(n, -1, np.int64)  # the last row that reached a column
-    fill = offsets.size > 0
+    fill = cols.size > 0
     bits = np.zeros(n // 64 + 1 if fill else 0, np.uint64)  # columns of the row, one bit each
     while True:
         t = draw(ticket)
         if t >= cuts.size - 1:
             return
         for i in range(cuts[t], cuts[t + 1]):
-            begin = offsets[i] if fill else int64(0)
-            sort = fill and (offsets[i + 1] - begin) * _SORT < bits.size
+            begin = starts[i]
+            sort = fill and (starts[i + 1] - begin) * _SORT < bits.size
             found = int64(0)
             for e in range(int64(l_indptr[i]), int64(l_indptr[i + 1])):
                 line = uint64(l_cols[e])
@@ -108,11 +109,10 @@ def product_pattern(ticket, cuts, n, l_indptr, l_cols, r_indptr, r_cols, offsets
                         elif fill:
                             bits[j >> uint64(6)] |= uint64(1) << (j & uint64(63))
                         found += 1
-            if not fill:
-                counts[i] = found
-            elif sort:
+            counts[i] = found
+            if sort:
                 cols[begin : begin + found].sort()
-            else:
+            elif fill:
                 p = begin
                 for w in range(bits.size):
                     word = bits[w]
@@ -121,6 +121,19 @@ def product_pattern(ticket, cuts, n, l_indptr, l_cols, r_indptr, r_cols, offsets
                         cols[p] = uint64(w) * uint64(64) + _lowest(word)
                         word &= word - uint64(1)
                         p += 1
+
+
+@kernel(">n1 <n1 <n1 <I1 <n1 >I1", "I")
+def close_gaps(ticket, cuts, starts, cols, offsets, closed):
+    """The rows of `cols` that begin at `starts`, one behind the other."""
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            shift = starts[i] - offsets[i]
+            for p in range(offsets[i], offsets[i + 1]):
+                closed[p] = cols[p + shift]
 
 
 @kernel(">n1 <n1 <I1 <I1 <F2 <F3 b >F3 >n3")

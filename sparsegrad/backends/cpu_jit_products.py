@@ -18,6 +18,7 @@ from sparsegrad.dtypes import accumulator, kind
 __all__ = ["CpuJitProducts", "wide_of"]
 
 _MIN_PAIRS = 1 << 14  # pairs of entries below which SciPy and NumPy serve
+_MOST_PAIRS = 1 << 26  # entries for which there is room before it is known how many differ
 _INDEX = (np.dtype("i4"), np.dtype("i8"))
 
 
@@ -41,16 +42,22 @@ class CpuJitProducts(Cpu):
             return super().spgemm_pattern(left, right)
         arrays = [contiguous(x, index) for lines in sides for x in lines]
         runs = np.diff(sides[1][0].astype(np.int64))[sides[0][1]]
-        done = np.concatenate(([0], np.cumsum(runs)))[sides[0][0]] + np.arange(m + 1)
-        cuts = row_cuts(done)
-        counts, none = np.empty(m, np.int64), np.empty(0, np.int64)
+        starts = np.concatenate(([0], np.cumsum(runs)))[sides[0][0]]
+        cuts, counts = row_cuts(starts + np.arange(m + 1)), np.empty(m, np.int64)
         kernel = _kernel("product_pattern", index)
-        args = (cuts, n, *arrays, none, counts, np.empty(0, index))
-        launch(kernel, args, cuts.size - 1, pairs)
+        if pairs > _MOST_PAIRS:  # room for each of them may not fit: count first
+            args = (cuts, n, *arrays, starts, counts, np.empty(0, index))
+            launch(kernel, args, cuts.size - 1, pairs)
+            starts = np.concatenate(([0], np.cumsum(counts)))
+        cols = np.empty(int(starts[-1]), index)
+        launch(kernel, (cuts, n, *arrays, starts, counts, cols), cuts.size - 1, pairs)
         offsets = np.concatenate(([0], np.cumsum(counts)))
-        cols = np.empty(int(offsets[-1]), index)
-        launch(kernel, (cuts, n, *arrays, offsets, none, cols), cuts.size - 1, pairs)
-        return self.expand(offsets, cols.size).astype(index, copy=False), cols
+        if cols.size == offsets[-1]:
+            return offsets, cols
+        closed = np.empty(int(offsets[-1]), index)
+        args = (cuts, starts, cols, offsets, closed)
+        launch(_kernel("close_gaps", index), args, cuts.size - 1, closed.size)
+        return offsets, closed
 
     def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
         found = self._on_mask(left, a, right, b, out, "mask")

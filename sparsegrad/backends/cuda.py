@@ -293,7 +293,9 @@ class Cuda(CudaChecks, CudaRows):
         ones = (cupy.ones(p.nnz, np.float32) for p in (left, right))
         found = cusparse.spgemm(left, next(ones), right, next(ones))
         row, col = self.expand(found.indptr, found.indices.size), found.indices
-        return self._distinct(row, col, (left.shape[0], right.shape[1]))  # sync: sorted or not
+        shape = left.shape[0], right.shape[1]
+        row, col = self._distinct(row, col, shape)  # sync: sorted or not
+        return self.compress(row, shape[0]), col
 
     def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
         if kind(a.dtype) != "f":

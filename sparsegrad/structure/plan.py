@@ -25,6 +25,7 @@ __all__ = [
     "flat_index",
     "intersection",
     "locate",
+    "of_lines",
     "remember",
     "union",
 ]
@@ -102,6 +103,20 @@ def canonical_like(pattern: Pattern, coords: tuple[Array, ...], shape: Any = Non
     return Pattern(core, pattern.format)
 
 
+def of_lines(pattern: Pattern, shape: tuple[int, ...], indptr: Array, minor: Array) -> Pattern:
+    """Rows with rising columns (columns with rising rows, if `pattern` is CSC) as a pattern in the
+    format of `pattern`: offsets and minor ids."""
+    fmt, dtype = pattern.format, index_dtype(shape, int(minor.size))
+    indptr, minor = (x.astype(dtype, copy=False) for x in (indptr, minor))
+    if fmt == "coo":
+        major = pattern.core.backend.expand(indptr, int(minor.size))
+        core = Core("coo", shape, (major, minor))
+    else:
+        core = Core(fmt, shape, (indptr, minor))
+    core.know_canonical()
+    return Pattern(core, fmt)
+
+
 def union(a: Pattern, b: Pattern) -> Merge:
     """Entries of either pattern: values -> the plan applied to cat(values of a, values of b)."""
     _same_shape("union", a, b)
@@ -130,12 +145,7 @@ def _merge_rows(a: Pattern, b: Pattern) -> Merge | None:
     if found is None:
         return None
     indptr, minor, perm, runs = found
-    if a.format == "coo":
-        core = Core("coo", a.shape, (be.expand(indptr, int(minor.size)), minor))
-    else:
-        core = Core(a.format, a.shape, (indptr, minor))
-    core.know_canonical()
-    return Merge(Pattern(core, a.format), perm, runs)
+    return Merge(of_lines(a, a.shape, indptr, minor), perm, runs)
 
 
 def intersection(a: Pattern, b: Pattern) -> Intersection:

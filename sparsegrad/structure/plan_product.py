@@ -8,7 +8,7 @@ from sparsegrad.errors import OutOfMemoryError, ShapeError
 from sparsegrad.structure.arrays import Array, index_dtype
 from sparsegrad.structure.core import Core
 from sparsegrad.structure.pattern import Pattern
-from sparsegrad.structure.plan import canonical_like, remember
+from sparsegrad.structure.plan import canonical_like, of_lines, remember
 
 __all__ = ["block_diagonal", "product", "stacked", "triangle", "unblocked"]
 
@@ -23,10 +23,9 @@ def product(a: Pattern, b: Pattern) -> Pattern:
         be = a.core.backend
         shape = (a.shape[0], b.shape[1])
         try:
-            if a.format == "csc":  # column-major: rows of b.T @ a.T are columns of a @ b
-                coords = be.spgemm_pattern(b.T, a.T)[::-1]
-            else:
-                coords = be.spgemm_pattern(a, b)
+            # Of a CSC one the columns: they are the rows of b.T @ a.T.
+            factors = (b.T, a.T) if a.format == "csc" else (a, b)
+            indptr, minor = be.spgemm_pattern(*factors)
         except MemoryError:
             pairs = int(be.xp.diff(b.rows()[0].astype("int64"))[a.col].sum())
             raise OutOfMemoryError(
@@ -34,7 +33,7 @@ def product(a: Pattern, b: Pattern) -> Pattern:
                 f"{b.nnz} sums {pairs} products and does not fit in memory; spgemm_masked "
                 "computes chosen entries only"
             ) from None
-        return canonical_like(a, coords, shape)
+        return of_lines(a, shape, indptr, minor)
 
     if a.shape[1] != b.shape[0]:
         raise ShapeError(f"spgemm: patterns have shapes {a.shape} and {b.shape}")

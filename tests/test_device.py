@@ -118,6 +118,114 @@ def test_sparse_ops_agree_with_the_cpu(case: OpCase, fmt: str, device: str) -> N
     compare(case, fmt, "float32", device, SAMPLES)
 
 
+def simulated() -> bool:
+    simulator = sys.modules.get("cudasim")
+    return simulator is not None and simulator.installed()
+
+
+class Kept(Placed):
+    """A sample whose patterns and index arrays are the same in every call: their index work is
+    done."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.kept: dict[int, Any] = {}
+
+    def _built(self, a: Sparse, values: sg.Tensor) -> SparseTensor:
+        if id(a) not in self.kept:
+            self.kept[id(a)] = super()._built(a, values).pattern
+        return wrap(values, self.kept[id(a)])
+
+    def _placed(self, value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return super()._placed(value)
+        if id(value) not in self.kept:
+            self.kept[id(value)] = super()._placed(value)
+        return self.kept[id(value)]
+
+
+def launches(call: Kept) -> tuple[list[str], list[str]]:
+    """Kernels of the second forward, and of the gradient of the argument that takes the most."""
+    record = sys.modules["cudasim"].record_launches
+    for _ in range(2):
+        leaves = call.leaves(requires_grad=bool(call.case.order))
+        with record() as forward:
+            out = call.op(*leaves)
+        values = out.values if isinstance(out, SparseTensor) else out
+        backward: list[Any] = []
+        for leaf in leaves if values.requires_grad else ():
+            g = sg.ones_like(values)
+            with record() as found:
+                sg.grad(values, [leaf], g, retain_graph=True, allow_unused=True)
+            backward = max(backward, found, key=len)
+    return [x.kernel for x in forward], [x.kernel for x in backward]
+
+
+# How many launches an op may take whose index work is done, forward and for one gradient; and those
+# that take more: why, and how many of either.
+LAUNCHES = 4
+MORE = {
+    "the result lies on a new pattern, which is found in every call": """
+        prune 13 9; prune[hybrid] 12 8; drop_zeros 6 1; nonzero[sparse] 9 0;
+        top_k[None,value] 10 1; top_k[0,value] 10 1; top_k[1,value] 12 1;
+        top_k[None,magnitude] 11 1; top_k[0,magnitude] 11 1; top_k[1,magnitude] 13 1;
+        diag[sparse] 5 0; pad[sparse] 7 1; permute[sparse] 7 0; sum[sparse,3-D] 5 2;
+        amax[sparse,3-D] 6 11; sparse_mask[sparse] 11 2; getitem[hybrid] 15 2;
+        getitem[cube] 55 10; getitem[sparse,rows] 18 8; getitem[sparse mask] 33 8;
+        getitem[own mask] 34 9; index_select[sparse] 15 8; where[mask] 37 7;
+        index_select[cube] 20 8; matmul[dense,rows] 3 10
+    """,
+    "a formula of several steps on dense values": """
+        asinh[sparse] 1 5; erf[sparse] 1 5; asin[sparse] 2 6; tanhshrink[sparse] 3 5;
+        softshrink[sparse] 3 6; elu[sparse] 5 6; gelu_tanh[sparse] 9 19;
+        maximum[sparse,number] 4 17; softmax[sparse,3-D] 5 4; log_softmax[sparse,3-D] 6 4;
+        logsumexp[hybrid] 10 7; norm[sparse,2] 8 8; norm[sparse,3] 9 11; mean[stored] 6 2;
+        sampled_addmm 5 3; bias_act[sparse] 5 4
+    """,
+    "several sparse ops, each of few launches": """
+        sub[sparse,sparse] 5 2; where[sparse] 6 4; where[mask,dense] 7 1;
+        maximum[sparse,sparse] 7 9; minimum[sparse,sparse] 7 11; ne[sparse,sparse] 7 0;
+        lt[sparse,sparse] 7 0; gt[sparse,sparse] 7 0; bitwise_and[sparse,sparse] 9 0;
+        bitwise_or[sparse,sparse] 9 0; bitwise_xor[sparse,sparse] 9 0;
+        logical_and[sparse,sparse] 9 0; logical_or[sparse,sparse] 9 0;
+        logical_xor[sparse,sparse] 9 0; outer[sparse] 5 2; outer[dense,sparse] 10 6;
+        cat[hybrid] 6 1; matmul[vector,vector] 6 2; fill_diagonal 6 2; row_normalize 10
+        11; symmetrize[mean] 5 3; symmetrize[max] 8 36; gcn_norm 18 16;
+        matrix_norm[sparse] 12 18
+    """,
+    "rounds of pairs: exact at zeros, for derivatives of any order": """
+        prod[sparse] 27 22; prod[stored] 30 22
+    """,
+    "solved on the host, or by as many products as it takes": """
+        spsolve 7 4; cg 230 230; bicgstab 600 450; gmres 600 600; triangular_solve[000] 11
+        7; triangular_solve[011] 11 7; triangular_solve[100] 11 7; triangular_solve[101]
+        11 7; triangular_solve[110] 11 7; bicgstab[afresh] 300 300
+    """,
+}
+LIMITS = {}
+for line in ";".join(MORE.values()).split(";"):
+    name, *most = " ".join(line.split()).rsplit(" ", 2)
+    LIMITS[name] = tuple(map(int, most))
+BY_NAME = {case.name: case for case in ROWS if case.formats}
+
+
+def test_launch_limits_name_rows_of_the_table() -> None:
+    assert set(LIMITS) <= set(BY_NAME)
+    assert all(max(limit) > LAUNCHES for limit in LIMITS.values())
+
+
+@pytest.mark.parametrize("case", BY_NAME.values(), ids=BY_NAME)
+def test_sparse_ops_take_few_launches(case: OpCase, device: str) -> None:
+    if not simulated():
+        pytest.skip("only the simulator counts launches")
+    forward, backward = LIMITS.get(case.name, (LAUNCHES, LAUNCHES))
+    samples = list(case.samples(Draw()))
+    for sample in samples[:: max(1, len(samples) // 4)][:4]:
+        found = launches(Kept(device, case, sample, case.formats[-1], "float32"))
+        assert len(found[0]) <= max(forward, LAUNCHES), found[0]
+        assert len(found[1]) <= max(backward, LAUNCHES), found[1]
+
+
 KERNELS = "spmm|spgemm|matmul|sddmm|softmax|log_softmax|logsumexp"
 FLOATS = [
     pytest.param(*p.values, dtype, id=f"{p.id}-{dtype}")
@@ -147,11 +255,6 @@ CUSOLVER = {
     *("solve", "inv", "det", "slogdet", "cholesky", "qr", "eigh", "eigvalsh", "svd", "svdvals"),
     *("pinv", "matrix_rank", "matrix_power", "matrix_norm"),
 }
-
-
-def simulated() -> bool:
-    simulator = sys.modules.get("cudasim")
-    return simulator is not None and simulator.installed()
 
 
 @pytest.mark.parametrize("case", DENSE)

@@ -146,7 +146,7 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         return tuple(c[starts] for c in coords), offsets
 
     def touched(self, ids: Array, n: int) -> tuple[Array, Array, Array, Array] | None:
-        """Rows, perm, indptr and count of a `RowGradient` with entries in the rows `ids` (e,) of
+        """Rows, perm, indptr and n_rows of a `RowGradient` with entries in the rows `ids` (e,) of
         n, where that means no waiting for a device; None where `runs` is as good."""
         return None
 

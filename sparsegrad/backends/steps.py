@@ -37,7 +37,7 @@ class RowGradient(NamedTuple):
 
     rows (u,): distinct row numbers, rising. values (e, *D): entries. perm (e,): the entries by
     row, None if they are in order. indptr (u + 1,): the runs of a row's entries in that order,
-    None if each row has one. count (1,): how many rows there are, where only the device knows;
+    None if each row has one. n_rows (1,): how many rows there are, where only the device knows;
     then `rows` and the runs are as long as if each entry had its own, and the rest means nothing.
     """
 
@@ -45,12 +45,12 @@ class RowGradient(NamedTuple):
     perm: Array | None
     indptr: Array | None
     values: Array
-    count: Array | None = None
+    n_rows: Array | None = None
 
     def summed(self, be: Any) -> tuple[Array, Array]:
         """Rows (r,) whose sum is not zero, and their sums (r, *D)."""
-        if self.count is not None:
-            u = int(self.count[0])  # sync: for what no kernel does
+        if self.n_rows is not None:
+            u = int(self.n_rows[0])  # sync: for what no kernel does
             cut = self.indptr if self.indptr is None else self.indptr[: u + 1]
             return RowGradient(self.rows[:u], self.perm, cut, self.values).summed(be)
         g = self.values if self.perm is None else self.values[self.perm]

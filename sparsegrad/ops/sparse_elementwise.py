@@ -185,9 +185,10 @@ def _compared(op: Primitive) -> None:
 
         a, b = (x if _is_sparse(x) or _is_number(x) else as_argument(name, x) for x in (a, b))
         entries = a if _is_sparse(a) else b
-        zero = as_tensor(0, entries.dtype, entries.device)
+        zero = as_tensor(0, entries.dtype)  # on the host: nothing waits for a device
         refused = not all(_is_sparse(x) or _is_number(x) for x in (a, b))
-        if refused or bool(op(*(zero if _is_sparse(x) else x for x in (a, b)))):
+        absent = (zero if _is_sparse(x) else getattr(x, "cpu", lambda x=x: x)() for x in (a, b))
+        if refused or bool(op(*absent)):
             found = ", ".join(f"{type(x).__name__}{getattr(x, 'shape', (x,))}" for x in (a, b))
             raise DensifyError(
                 f"{name}: absent cells would not stay absent; got {found}; write sg.{name} with "

@@ -96,7 +96,7 @@ def uncounted(cp, grad):
     e, u = len(grad.values), len(grad.rows)
     rows, indptr = cp.empty(e, grad.rows.dtype), cp.empty(e + 1, grad.rows.dtype)
     rows[:u], indptr[: u + 1] = grad.rows, grad.indptr
-    return grad._replace(rows=rows, indptr=indptr, count=cp.asarray([u], grad.rows.dtype))
+    return grad._replace(rows=rows, indptr=indptr, n_rows=cp.asarray([u], grad.rows.dtype))
 
 
 def check_step(cp, step="adam", lengths="several", dtype="float32", everywhere=False,

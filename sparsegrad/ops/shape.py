@@ -85,7 +85,10 @@ slice_p.defvjp(
 @primitive(promote="none")
 def pad_p(xp: Any, x: Any, *, axis: int, before: int, after: int) -> Any:
     """Zeros before and after along one axis."""
-    return xp.pad(x, [(before, after) if i == axis else (0, 0) for i in range(x.ndim)])
+    n = x.shape[axis]  # `xp.pad` takes ten times as long
+    out = xp.zeros((*x.shape[:axis], before + n + after, *x.shape[axis + 1 :]), x.dtype)
+    out[(slice(None),) * axis + (slice(before, before + n),)] = x
+    return out
 
 
 pad_p.defvjp(

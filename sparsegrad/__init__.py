@@ -79,6 +79,7 @@ from sparsegrad.ops.index import *  # noqa: F403
 from sparsegrad.ops.normalization import *  # noqa: F403
 from sparsegrad.ops.pooling import *  # noqa: F403
 from sparsegrad.ops.quantiles import *  # noqa: F403
+from sparsegrad.ops.questions import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.rectifiers import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403

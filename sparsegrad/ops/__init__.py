@@ -16,6 +16,7 @@ from sparsegrad.ops import (
     normalization,
     pooling,
     quantiles,
+    questions,
     rearrange,
     rectifiers,
     reduce,
@@ -61,6 +62,7 @@ from sparsegrad.ops.naming import with_numpy_names
 from sparsegrad.ops.normalization import *  # noqa: F403
 from sparsegrad.ops.pooling import *  # noqa: F403
 from sparsegrad.ops.quantiles import *  # noqa: F403
+from sparsegrad.ops.questions import *  # noqa: F403
 from sparsegrad.ops.rearrange import *  # noqa: F403
 from sparsegrad.ops.rectifiers import *  # noqa: F403
 from sparsegrad.ops.reduce import *  # noqa: F403
@@ -103,6 +105,7 @@ FAMILIES = (
     normalization,
     pooling,
     quantiles,
+    questions,
     rearrange,
     rectifiers,
     reduce,

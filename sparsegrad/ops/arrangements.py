@@ -9,9 +9,10 @@ from typing import Any
 
 from sparsegrad import backends
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.composite import diag_embed, numel
+from sparsegrad.ops.composite import diag_embed
 from sparsegrad.ops.elementwise import cast, where_p
 from sparsegrad.ops.index import take_p
+from sparsegrad.ops.questions import numel
 from sparsegrad.ops.rearrange import flip, meshgrid, narrow, split
 from sparsegrad.ops.reduce import axis_of
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat, reshape_p, stack, transpose

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends, dtypes
-from sparsegrad.errors import DtypeError, ShapeError, memory_for
+from sparsegrad.errors import ShapeError
 from sparsegrad.ops.dense_matmul import matmul_p
 from sparsegrad.ops.elementwise import cast, exp, maximum, minimum, sqrt, where_p
 from sparsegrad.ops.rearrange import movedim, narrow
@@ -21,50 +21,28 @@ __all__ = [
     "addcmul",
     "addmv",
     "aminmax",
-    "angle",
     "atleast_1d",
     "atleast_2d",
-    "bincount",
     "broadcast_tensors",
-    "bucketize",
     "cdist",
-    "conj",
     "cosine_similarity",
     "diag_embed",
     "diff",
     "hstack",
-    "imag",
-    "is_floating_point",
-    "is_tensor",
-    "isin",
     "logaddexp",
     "nan_to_num",
     "nanmean",
     "nansum",
-    "numel",
-    "real",
-    "searchsorted",
-    "tril_indices",
-    "triu_indices",
     "vstack",
 ]
 
 
-def _dense(op: str, x: Any) -> Any:
+def dense_argument(op: str, x: Any) -> Any:
+    """`x` as a tensor; TypeError that names the op if it is a sparse one."""
     x = as_argument(op, x)
     if getattr(x, "_is_sparse", False):
         raise TypeError(f"{op}: needs a dense tensor, got a SparseTensor of shape {x.shape}")
     return x
-
-
-def _raw(op: str, x: Any) -> Any:
-    return _dense(op, x).data
-
-
-def _made(array: Any) -> Any:
-    from sparsegrad.tensor import Tensor
-
-    return Tensor(array)
 
 
 # ---- arithmetic --------------------------------------------------------------------------------
@@ -107,7 +85,7 @@ def logaddexp(a: Any, b: Any) -> Any:
     >>> sg.logaddexp(sg.tensor([0.0, 1000.0]), sg.tensor([0.0, 1000.0]))
     tensor([6.9314718e-01, 1.0006932e+03])
     """
-    a, b = _dense("logaddexp", a), _dense("logaddexp", b)
+    a, b = dense_argument("logaddexp", a), dense_argument("logaddexp", b)
     top, low = maximum(a, b), minimum(a, b)
     same = (top == low).data  # the difference of two infinities
     gap = where_p(0, low - top, mask=same)
@@ -123,7 +101,9 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     >>> sg.cosine_similarity(sg.tensor([[1.0, 0.0]]), sg.tensor([[2.0, 0.0], [0.0, -3.0]]))
     tensor([1., 0.])
     """
-    x1, x2 = broadcast_tensors(_dense("cosine_similarity", x1), _dense("cosine_similarity", x2))
+    x1, x2 = broadcast_tensors(
+        dense_argument("cosine_similarity", x1), dense_argument("cosine_similarity", x2)
+    )
     at = axis_of("cosine_similarity", dim, x1.ndim)
     sizes = [clamp(norm(x, 2, at, True), eps) for x in (x1, x2)]
     return sum_p(x1 / sizes[0] * (x2 / sizes[1]), axis=(at,))
@@ -139,7 +119,7 @@ def nan_to_num(
     >>> sg.nan_to_num(sg.tensor([float("nan"), float("inf"), 1.0]), posinf=9.0)
     tensor([0., 9., 1.])
     """
-    x = _dense("nan_to_num", x)
+    x = dense_argument("nan_to_num", x)
     if dtypes.kind(x.dtype) != "f":
         return x
     limits = dtypes.finfo(x.dtype)
@@ -159,7 +139,7 @@ def nansum(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) ->
     >>> sg.nansum(sg.tensor([1.0, float("nan"), 2.0]))
     tensor(3.)
     """
-    x = _dense("nansum", x)
+    x = dense_argument("nansum", x)
     x = cast(x, dtype or (dtypes.int64 if x.dtype.kind in "biu" else x.dtype))
     return sum_p(
         where_p(0, x, mask=isnan_p(x).data), axis=axes_of("nansum", dim, x.ndim), keepdims=keepdim
@@ -173,7 +153,7 @@ def nanmean(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -
     >>> sg.nanmean(sg.tensor([1.0, float("nan"), 2.0]))
     tensor(1.5)
     """
-    x = _dense("nanmean", x)
+    x = dense_argument("nanmean", x)
     count = sum_p(
         cast(logical_not(isnan_p(x)), dtypes.int64),
         axis=axes_of("nanmean", dim, x.ndim),
@@ -200,7 +180,7 @@ def diff(x: Any, n: int = 1, dim: int = -1) -> Any:
     >>> sg.diff(sg.tensor([1.0, 4.0, 9.0])), sg.diff(sg.tensor([1.0, 4.0, 9.0]), 2)
     (tensor([3., 5.]), tensor([2.]))
     """
-    x = _dense("diff", x)
+    x = dense_argument("diff", x)
     axis = axis_of("diff", dim, x.ndim)
     for _ in range(n):
         size = max(x.shape[axis] - 1, 0)
@@ -218,7 +198,7 @@ def cdist(a: Any, b: Any, p: float = 2.0) -> Any:
     """
     from sparsegrad.ops.linalg import vector_norm
 
-    a, b = _dense("cdist", a), _dense("cdist", b)
+    a, b = dense_argument("cdist", a), dense_argument("cdist", b)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-1]:
         raise ShapeError(f"cdist: expected (*B, m, d) and (*B, n, d), got {a.shape} and {b.shape}")
     if p == 2 and max(a.shape[-2], b.shape[-2]) > 25:  # one product, as in PyTorch
@@ -239,7 +219,7 @@ def atleast_1d(x: Any) -> Any:
     >>> sg.atleast_1d(sg.tensor(3.0))
     tensor([3.])
     """
-    x = _dense("atleast_1d", x)
+    x = dense_argument("atleast_1d", x)
     return x if x.ndim else reshape_p(x, shape=(1,))
 
 
@@ -250,7 +230,7 @@ def atleast_2d(x: Any) -> Any:
     >>> sg.atleast_2d(sg.ones(3)).shape
     (1, 3)
     """
-    x = _dense("atleast_2d", x)
+    x = dense_argument("atleast_2d", x)
     return x if x.ndim > 1 else reshape_p(x, shape=(1, x.data.size))
 
 
@@ -285,7 +265,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
     """
     from sparsegrad.ops.rearrange import broadcast_to
 
-    parts = [_dense("broadcast_tensors", t) for t in tensors]
+    parts = [dense_argument("broadcast_tensors", t) for t in tensors]
     try:
         shape = np.broadcast_shapes(*(t.shape for t in parts))
     except ValueError:
@@ -306,7 +286,7 @@ def diag_embed(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     """
     from sparsegrad.ops.scattering import put_along_p
 
-    x = _dense("diag_embed", x)
+    x = dense_argument("diag_embed", x)
     if not x.ndim:
         raise ShapeError("diag_embed: expected at least one dimension, got shape ()")
     n, xp = x.shape[-1], backends.for_array(x.data).xp
@@ -316,162 +296,3 @@ def diag_embed(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     flat = put_along_p(x, index=index, axis=x.ndim - 1, shape=(*x.shape[:-1], m * m))
     out = reshape_p(flat, shape=(*x.shape[:-1], m, m))
     return movedim(out, (-2, -1), (dim1, dim2))
-
-
-# ---- questions ---------------------------------------------------------------------------------
-def is_tensor(x: Any) -> bool:
-    """Whether this is a Tensor or a SparseTensor.
-
-    >>> import sparsegrad as sg
-    >>> sg.is_tensor(sg.ones(2)), sg.is_tensor(2.0)
-    (True, False)
-    """
-    return hasattr(x, "_is_sparse") and hasattr(x, "requires_grad")
-
-
-def is_floating_point(x: Any) -> bool:
-    """Whether the dtype of `x` is a floating-point one.
-
-    >>> import sparsegrad as sg
-    >>> sg.is_floating_point(sg.tensor([1]))
-    False
-    """
-    return dtypes.kind(x.dtype) == "f"
-
-
-def numel(x: Any) -> int:
-    """Number of elements; of a SparseTensor of cells.
-
-    >>> import sparsegrad as sg
-    >>> sg.numel(sg.ones(2, 3))
-    6
-    """
-    return math.prod(x.shape)
-
-
-# ---- complex numbers (no gradient) -------------------------------------------------------------
-def real(x: Any) -> Any:
-    """The real part, same shape; a real `x` itself.
-
-    >>> import sparsegrad as sg
-    >>> sg.real(sg.tensor([1 + 2j]))
-    tensor([1.])
-    """
-    x = _dense("real", x)
-    return x if x.dtype.kind != "c" else _made(x.data.real.copy())
-
-
-def imag(x: Any) -> Any:
-    """The imaginary part of a complex `x`, same shape. Raises DtypeError for a real one.
-
-    >>> import sparsegrad as sg
-    >>> sg.imag(sg.tensor([1 + 2j]))
-    tensor([2.])
-    """
-    x = _dense("imag", x)
-    if x.dtype.kind != "c":
-        raise DtypeError(f"imag: expected complex numbers, got {x.dtype}")
-    return _made(x.data.imag.copy())
-
-
-def conj(x: Any) -> Any:
-    """The complex conjugate, same shape; a real `x` itself.
-
-    >>> import sparsegrad as sg
-    >>> sg.conj(sg.tensor([1 + 2j])).item()
-    (1-2j)
-    """
-    x = _dense("conj", x)
-    return x if x.dtype.kind != "c" else _made(x.data.conj())
-
-
-def angle(x: Any) -> Any:
-    """The angle of each number in the complex plane, in (-pi, pi], same shape, without gradient.
-
-    >>> import sparsegrad as sg
-    >>> sg.angle(sg.tensor([1j, -1.0]))
-    tensor([1.5707964, 3.1415927])
-    """
-    data = _raw("angle", x)
-    return _made(backends.for_array(data).xp.angle(data))
-
-
-# ---- integers (no gradient) --------------------------------------------------------------------
-@memory_for("bincount")
-def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
-    """How often each of 0, 1, ... occurs in `x`, integers (n,); or the sum of its `weights` (n,).
-
-    >>> import sparsegrad as sg
-    >>> sg.bincount(sg.tensor([0, 2, 2]))
-    tensor([1, 0, 2])
-    """
-    data = _raw("bincount", x)
-    if data.ndim != 1 or data.dtype.kind not in "iu" or (data.size and int(data.min()) < 0):
-        raise ShapeError(
-            f"bincount: expected non-negative integers (n,), got {data.dtype} of shape {data.shape}"
-        )
-    be = backends.for_array(data)
-    given = None if weights is None else be.asarray(_raw("bincount", weights))
-    return _made(be.xp.bincount(data, given, minlength))
-
-
-def isin(x: Any, test: Any, *, invert: bool = False) -> Any:
-    """Whether each element of `x` is among the elements of `test`, as bool, in the shape of `x`.
-
-    >>> import sparsegrad as sg
-    >>> sg.isin(sg.tensor([1, 2, 3]), sg.tensor([3, 1]))
-    tensor([ True, False,  True])
-    """
-    data = _raw("isin", x)
-    be = backends.for_array(data)
-    return _made(be.xp.isin(data, be.asarray(_raw("isin", test)), invert=invert))
-
-
-@memory_for("searchsorted")
-def searchsorted(sequence: Any, values: Any, *, right: bool = False) -> Any:
-    """Where `values`, of any shape, would stand in a rising `sequence` (n,): int64, in their shape.
-    Before equal elements, or after them (`right`).
-
-    >>> import sparsegrad as sg
-    >>> sg.searchsorted(sg.tensor([1, 3, 3, 5]), sg.tensor([3, 9]))
-    tensor([1, 4])
-    """
-    data = _raw("searchsorted", sequence)
-    if data.ndim != 1:
-        raise ShapeError(f"searchsorted: expected a sequence (n,), got shape {data.shape}")
-    be = backends.for_array(data)
-    places = be.asarray(_raw("searchsorted", values))
-    found = be.xp.searchsorted(data, places, "right" if right else "left")
-    return _made(be.xp.asarray(found, dtype="int64"))
-
-
-def bucketize(x: Any, boundaries: Any, *, right: bool = False) -> Any:
-    """`searchsorted` with the arguments in the other order.
-
-    >>> import sparsegrad as sg
-    >>> sg.bucketize(sg.tensor([0.5, 2.0]), sg.tensor([1.0, 2.0]))
-    tensor([0, 1])
-    """
-    return searchsorted(boundaries, x, right=right)
-
-
-def tril_indices(row: int, col: int, offset: int = 0) -> Any:
-    """Rows and columns of the lower triangle of a (row, col) matrix: (2, n), int64.
-
-    >>> import sparsegrad as sg
-    >>> sg.tril_indices(2, 2)
-    tensor([[0, 1, 1],
-            [0, 0, 1]])
-    """
-    return _made(np.stack(np.tril_indices(row, offset, col)))
-
-
-def triu_indices(row: int, col: int, offset: int = 0) -> Any:
-    """Rows and columns of the upper triangle of a (row, col) matrix: (2, n), int64.
-
-    >>> import sparsegrad as sg
-    >>> sg.triu_indices(2, 2)
-    tensor([[0, 0, 1],
-            [0, 1, 1]])
-    """
-    return _made(np.stack(np.triu_indices(row, offset, col)))

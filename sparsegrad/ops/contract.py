@@ -211,7 +211,7 @@ def vdot(a: Any, b: Any) -> Any:
     >>> sg.vdot(sg.tensor([1.0, 2.0]), sg.tensor([3.0, 4.0]))
     tensor(11.)
     """
-    from sparsegrad.ops.composite import conj
+    from sparsegrad.ops.questions import conj
 
     return dot(conj(a), b)
 

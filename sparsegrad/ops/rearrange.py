@@ -22,6 +22,7 @@ from sparsegrad.ops.shape import (
     broadcast_p,
     cat,
     expand,
+    is_sparse,
     pad_p,
     permute,
     reshape,
@@ -48,10 +49,6 @@ __all__ = [
     "unbind",
     "unflatten",
 ]
-
-
-def _is_sparse(x: Any) -> bool:
-    return getattr(x, "_is_sparse", False)
 
 
 def _several(dims: Any) -> tuple[int, ...]:
@@ -253,7 +250,7 @@ def flip(x: Any, *dims: Any) -> Any:
     listed = _several(dims[0]) if len(dims) == 1 else dims
     axes = set(axes_or_none("flip", listed, x.ndim))
     turned = x[tuple(slice(None, None, -1 if d in axes else 1) for d in range(x.ndim))]
-    return turned if _is_sparse(x) else clone_p(turned)
+    return turned if is_sparse(x) else clone_p(turned)
 
 
 def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
@@ -302,7 +299,7 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0) ->
         raise ShapeError(f"pad: expected pairs for at most {x.ndim} dimensions, got {pad}")
     if mode != "constant" and mode not in _MODES:
         raise ValueError(f"pad: mode must be 'constant' or one of {sorted(_MODES)}, got {mode!r}")
-    if _is_sparse(x) and (mode != "constant" or value != 0):
+    if is_sparse(x) and (mode != "constant" or value != 0):
         raise TypeError("pad: a sparse tensor is padded with zeros only")
     inside: list[slice] = [slice(None)] * x.ndim
     out = x

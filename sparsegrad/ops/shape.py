@@ -100,6 +100,11 @@ pad_p.defvjp(
 
 
 # ---- public names ------------------------------------------------------------------------------
+def is_sparse(x: Any) -> bool:
+    """Whether this is a SparseTensor."""
+    return getattr(x, "_is_sparse", False)
+
+
 def as_argument(op: str, x: Any) -> Any:
     """`x` if it is a tensor, arrays and numbers as one; TypeError that names the op otherwise."""
     return x if hasattr(x, "_is_sparse") else engine._convert(x, op)

@@ -8,7 +8,7 @@ from sparsegrad import backends
 from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.elementwise import where_p
 from sparsegrad.ops.index import getitem_p, put_rows_p, take_p
-from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, permute_p, reshape_p
+from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, is_sparse, permute_p, reshape_p
 from sparsegrad.ops.sparse_index import selected
 from sparsegrad.structure import plan_select
 
@@ -25,13 +25,9 @@ __all__ = [
 ]
 
 
-def _is_sparse(x: Any) -> bool:
-    return getattr(x, "_is_sparse", False)
-
-
 def check_matrix(op: str, A: Any) -> None:
     """TypeError or ShapeError unless A is sparse, with two sparse dimensions."""
-    if not _is_sparse(A):
+    if not is_sparse(A):
         raise TypeError(f"{op}: A must be a SparseTensor, got {type(A).__name__}")
     if A.sparse_dim != 2:
         raise ShapeError(f"{op}: A must have two sparse dimensions, got shape {A.shape}")
@@ -51,7 +47,7 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     tensor([1., 0.])
     """
     x = as_argument("diagonal", x)
-    sparse = _is_sparse(x)
+    sparse = is_sparse(x)
     if (x.sparse_dim != 2) if sparse else x.ndim < 2:
         raise ShapeError(f"diagonal: x must be a matrix, got shape {x.shape}")
     if (dim1, dim2) != (0, 1):
@@ -81,14 +77,14 @@ def diag(x: Any, offset: int = 0) -> Any:
             [0., 2.]])
     """
     x = as_argument("diag", x)
-    dims = x.sparse_dim if _is_sparse(x) else x.ndim
+    dims = x.sparse_dim if is_sparse(x) else x.ndim
     if dims == 2:
         return diagonal(x, offset)
     if dims != 1:
         raise ShapeError(f"diag: x must be a vector or a matrix, got shape {x.shape}")
     n = x.shape[0] + abs(offset)
     down, right = max(0, -offset), max(0, offset)
-    if _is_sparse(x):
+    if is_sparse(x):
         ids = x.pattern.row.astype("int64")
         return selected(x.values, plan_select.assemble("coo", (ids + down, ids + right), (n, n)))
     ids = _arange(x.data, x.shape[0])
@@ -126,7 +122,7 @@ def triu(x: Any, diagonal: int = 0) -> Any:
 
 
 def _triangle(op: str, x: Any, k: int) -> Any:
-    sparse = _is_sparse(x)
+    sparse = is_sparse(x)
     if (x.sparse_dim != 2) if sparse else x.ndim < 2:
         raise ShapeError(f"{op}: x must be a matrix, got shape {x.shape}")
     if sparse:

@@ -11,16 +11,12 @@ from sparsegrad.ops import activations, binary, unary
 from sparsegrad.ops import elementwise as dense
 from sparsegrad.ops import trigonometric as trig
 from sparsegrad.ops.index import take_p
-from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, reshape_p
+from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, is_sparse, reshape_p
 from sparsegrad.ops.sparse_index import sparse_mask
 from sparsegrad.ops.sparse_structure import apply_merge, at_entries, coalesce, onto_dense, to_format
 from sparsegrad.structure import plan
 
 __all__: list[str] = []
-
-
-def _is_sparse(x: Any) -> bool:
-    return getattr(x, "_is_sparse", False)
 
 
 def _is_number(x: Any) -> bool:
@@ -125,16 +121,16 @@ def _where(a: Any, b: Any, *, mask: Any) -> Any:
     """A sparse tensor where the mask allows, 0 elsewhere: on its pattern. Of two, their sum."""
     from sparsegrad.tensor import as_tensor
 
-    if _is_sparse(a) and _is_sparse(b):
+    if is_sparse(a) and is_sparse(b):
         return dense.where_p(a, 0, mask=mask) + dense.where_p(0, b, mask=mask)
-    entries, other = (a, b) if _is_sparse(a) else (b, a)
+    entries, other = (a, b) if is_sparse(a) else (b, a)
     if not isinstance(other, (int, float)) or other != 0:
         raise DensifyError(
             "where: absent entries of a sparse tensor would be filled; the other operand must be "
             f"the number 0, got {type(other).__name__}; write sg.where(mask, A.to_dense(), other)"
         )
     entries, at = _broadcast("where", entries, as_tensor(mask, device=entries.device))
-    pair = (entries.values, 0) if _is_sparse(a) else (0, entries.values)
+    pair = (entries.values, 0) if is_sparse(a) else (0, entries.values)
     return _wrap(dense.where_p(*pair, mask=at.data), entries.pattern)
 
 
@@ -146,11 +142,11 @@ def where_masked(mask: Any, a: Any, b: Any) -> Any:
     for x in (a, b):
         if hasattr(x, "shape") and tuple(x.shape) != mask.shape:
             raise ShapeError(f"where: shapes differ; got sparse mask: {mask.shape}, {x.shape}")
-    if _is_sparse(a) or hasattr(a, "shape"):
-        a = coalesce(a) if _is_sparse(a) else sparse_mask(a, mask.pattern)
+    if is_sparse(a) or hasattr(a, "shape"):
+        a = coalesce(a) if is_sparse(a) else sparse_mask(a, mask.pattern)
         at = sparse_mask(mask, a.pattern).values.data.astype(bool)
         parts.append(_wrap(dense.where_p(a.values, 0, mask=at), a.pattern))
-    if _is_sparse(b):
+    if is_sparse(b):
         b = coalesce(b)
         at = sparse_mask(mask, b.pattern).values.data.astype(bool)
         parts.append(_wrap(dense.where_p(0, b.values, mask=at), b.pattern))
@@ -183,23 +179,23 @@ def _compared(op: Primitive) -> None:
     def apply(a: Any, b: Any) -> Any:
         from sparsegrad.tensor import as_tensor
 
-        a, b = (x if _is_sparse(x) or _is_number(x) else as_argument(name, x) for x in (a, b))
-        entries = a if _is_sparse(a) else b
+        a, b = (x if is_sparse(x) or _is_number(x) else as_argument(name, x) for x in (a, b))
+        entries = a if is_sparse(a) else b
         zero = as_tensor(0, entries.dtype)  # on the host: nothing waits for a device
-        refused = not all(_is_sparse(x) or _is_number(x) for x in (a, b))
-        absent = (zero if _is_sparse(x) else getattr(x, "cpu", lambda x=x: x)() for x in (a, b))
+        refused = not all(is_sparse(x) or _is_number(x) for x in (a, b))
+        absent = (zero if is_sparse(x) else getattr(x, "cpu", lambda x=x: x)() for x in (a, b))
         if refused or bool(op(*absent)):
             found = ", ".join(f"{type(x).__name__}{getattr(x, 'shape', (x,))}" for x in (a, b))
             raise DensifyError(
                 f"{name}: absent cells would not stay absent; got {found}; write sg.{name} with "
                 "A.to_dense(), or with A.values for stored entries only"
             )
-        if _is_sparse(a) and _is_sparse(b):
+        if is_sparse(a) and is_sparse(b):
             a, b = same_entries(name, a, b)
             return _wrap(op(a.values, b.values), a.pattern)
-        a, b = (coalesce(x) if _is_sparse(x) else x for x in (a, b))
-        entries = a if _is_sparse(a) else b
-        return _wrap(op(*(x.values if _is_sparse(x) else x for x in (a, b))), entries.pattern)
+        a, b = (coalesce(x) if is_sparse(x) else x for x in (a, b))
+        entries = a if is_sparse(a) else b
+        return _wrap(op(*(x.values if is_sparse(x) else x for x in (a, b))), entries.pattern)
 
 
 for _op in (
@@ -215,16 +211,16 @@ for _op in (
 # ---- sums --------------------------------------------------------------------------------------
 @dense.add_p.defsparse
 def _add(a: Any, b: Any) -> Any:
-    if _is_sparse(a) and _is_sparse(b):
+    if is_sparse(a) and is_sparse(b):
         return _union("add", a, b)
-    return _with_dense("add", a, b) if _is_sparse(a) else _with_dense("add", b, a)
+    return _with_dense("add", a, b) if is_sparse(a) else _with_dense("add", b, a)
 
 
 @dense.sub_p.defsparse
 def _sub(a: Any, b: Any) -> Any:
-    if _is_sparse(a) and _is_sparse(b):
+    if is_sparse(a) and is_sparse(b):
         return _union("sub", a, -b)
-    if _is_sparse(a):
+    if is_sparse(a):
         return _with_dense("sub", a, dense.neg(as_argument("sub", b)))
     return _with_dense("sub", -b, a)
 
@@ -259,9 +255,9 @@ def _with_dense(op: str, a: Any, x: Any) -> Any:
 # ---- products ----------------------------------------------------------------------------------
 @dense.mul_p.defsparse
 def _mul(a: Any, b: Any) -> Any:
-    if not _is_sparse(a):
+    if not is_sparse(a):
         a, b = b, a
-    if _is_sparse(b):
+    if is_sparse(b):
         return _intersect(a, b)
     if _is_number(b):
         return _wrap(dense.mul_p(a.values, b), a.pattern)
@@ -271,7 +267,7 @@ def _mul(a: Any, b: Any) -> Any:
 
 @dense.div_p.defsparse
 def _div(a: Any, b: Any) -> Any:
-    if _is_sparse(b):
+    if is_sparse(b):
         raise DensifyError(
             "div: dividing by a sparse tensor divides by its absent zeros; for entries of equal "
             "patterns write A.with_values(A.values / B.values)"
@@ -284,7 +280,7 @@ def _div(a: Any, b: Any) -> Any:
 
 @dense.pow_p.defsparse
 def _pow(a: Any, b: Any) -> Any:
-    if not _is_sparse(a) or not isinstance(b, (int, float)) or b <= 0:
+    if not is_sparse(a) or not isinstance(b, (int, float)) or b <= 0:
         raise DensifyError(
             "pow: a sparse tensor can be raised to a positive number; anything else changes "
             "absent entries; write A.with_values(A.values ** b) for stored entries only"

@@ -35,7 +35,7 @@ from sparsegrad.backends.cpu_jit_vector import (
     zero_short,
 )
 
-_AHEAD = 8  # entries between fetching a row of x and using it
+_AHEAD = uint64(8)  # entries between fetching a row of x and using it
 _AHEAD_NARROW = uint64(16)  # the same where that row is one or two vectors
 _1, _2 = uint64(1), uint64(2)
 _SHAPE = ">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3"
@@ -44,9 +44,9 @@ _SHAPE = ">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3"
 @kernel(_SHAPE)
 def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
     """Rows of more than two wide vectors a head: four at a time, the rest by two or one."""
-    m, heads, k = indptr.size - 1, uint64(x.shape[1]), uint64(x.shape[2])
+    m, heads, k = uint64(indptr.size - 1), uint64(x.shape[1]), uint64(x.shape[2])
     xs, outs = x.ravel(), out.ravel()
-    stride, step_ = heads * k, uint64(step)
+    stride, by, nnz = heads * k, uint64(step) * heads, uint64(indices.size)
     wide = uint64(WIDE // x.itemsize)
     two, three, four = uint64(2) * wide, uint64(3) * wide, uint64(4) * wide
     scales = values.ravel()
@@ -55,11 +55,13 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
             return
-        owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
-        lead = 1 if first < min(int64(indptr[owned]), last) else 0
-        for i in range(owned - lead, cuts[t + 1, 0]):
-            begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
-            row = uint64(i if i >= owned else m + t) * stride
+        owned, first, last = uint64(cuts[t, 0]), uint64(cuts[t, 1]), uint64(cuts[t + 1, 1])
+        i, end_row = owned, uint64(cuts[t + 1, 0])
+        if first < min(uint64(indptr[owned]), last):
+            i -= _1
+        while i < end_row:
+            begin, end = max(uint64(indptr[i]), first), min(uint64(indptr[i + _1]), last)
+            row = (i if i >= owned else m + uint64(t)) * stride
             for h in range(heads):
                 j, stop = h * k, (h + uint64(1)) * k
                 while j + two < stop:
@@ -68,7 +70,7 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
                     j3 = min(j0 + three, stop - wide)
                     c0, c1, c2, c3 = zero(x), zero(x), zero(x), zero(x)
                     for e in range(begin, end):
-                        if far_x and e + _AHEAD < indices.size:
+                        if far_x and e + _AHEAD < nnz:
                             b = uint64(indices[e + _AHEAD]) * stride
                             prefetch(xs, b + j0)
                             prefetch(xs, b + j1)
@@ -76,7 +78,7 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
                             prefetch(xs, b + j3)
                             if far_values:
                                 prefetch(scales, uint64(positions[e + _AHEAD]) * heads + h)
-                        a = values[place(positions, e, step_), h]
+                        a = scales[place(positions, e, by) + h]
                         b = uint64(indices[e]) * stride
                         c0 = muladd(c0, a, load(c0, xs, b + j0))
                         c1 = muladd(c1, a, load(c1, xs, b + j1))
@@ -92,17 +94,18 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
                     c0, c1 = zero(x), zero(x)
                     for e in range(begin, end):
                         b = uint64(indices[e]) * stride
-                        if far_x and e + _AHEAD < indices.size:
+                        if far_x and e + _AHEAD < nnz:
                             ahead = uint64(indices[e + _AHEAD]) * stride
                             prefetch(xs, ahead + j0)
                             prefetch(xs, ahead + j1)
                             if far_values:
                                 prefetch(scales, uint64(positions[e + _AHEAD]) * heads + h)
-                        a = values[place(positions, e, step_), h]
+                        a = scales[place(positions, e, by) + h]
                         c0 = muladd(c0, a, load(c0, xs, b + j0))
                         c1 = muladd(c1, a, load(c1, xs, b + j1))
                     store(outs, row + j0, c0)
                     store(outs, row + j1, c1)
+            i += _1
 
 
 @kernel(_SHAPE)
@@ -251,31 +254,33 @@ def spmm_heads(ticket, cuts, indptr, indices, positions, values, step, x, out):
 
 @inlined(set())
 def _four_heads(none, t, cuts, indptr, indices, positions, values, step, x, out):
-    m, heads, k = indptr.size - 1, uint64(x.shape[1]), uint64(x.shape[2])
+    m, heads, k = uint64(indptr.size - 1), uint64(x.shape[1]), uint64(x.shape[2])
     xs, outs, scales = x.ravel(), out.ravel(), values.ravel()
-    stride, by, width, one = heads * k, uint64(step) * heads, lanes(none), uint64(1)
+    stride, by, width, nnz = heads * k, uint64(step) * heads, lanes(none), uint64(indices.size)
     far_x, far_values = far(x), positions.size > 0 and far(values)
-    owned, first, last = cuts[t, 0], cuts[t, 1], cuts[t + 1, 1]
-    lead = 1 if first < min(int64(indptr[owned]), last) else 0
-    for i in range(owned - lead, cuts[t + 1, 0]):
-        begin, end = max(int64(indptr[i]), first), min(int64(indptr[i + 1]), last)
-        row = uint64(i if i >= owned else m + t) * stride
+    owned, first, last = uint64(cuts[t, 0]), uint64(cuts[t, 1]), uint64(cuts[t + 1, 1])
+    i, stop = owned, uint64(cuts[t + 1, 0])
+    if first < min(uint64(indptr[owned]), last):
+        i -= _1
+    while i < stop:
+        begin, end = max(uint64(indptr[i]), first), min(uint64(indptr[i + _1]), last)
+        row = (i if i >= owned else m + uint64(t)) * stride
         h = uint64(0)
         while h < heads:
             # The last ones again, rather than fewer than four.
-            h1, h2 = min(h + one, heads - one), min(h + one + one, heads - one)
-            h3 = min(h2 + one, heads - one)
+            h1, h2 = min(h + _1, heads - _1), min(h + _2, heads - _1)
+            h3 = min(h2 + _1, heads - _1)
             j = uint64(0)
             while j < k:
                 j = min(j, k - width)
                 j0, j1, j2, j3 = h * k + j, h1 * k + j, h2 * k + j, h3 * k + j
                 c0, c1, c2, c3 = none, none, none, none
                 for e in range(begin, end):
-                    if far_x and e + _AHEAD < indices.size:
+                    if far_x and e + _AHEAD < nnz:
                         ahead = uint64(indices[e + _AHEAD]) * stride
                         prefetch(xs, ahead + j0)
                         prefetch(xs, ahead + j3)
-                    if far_values and e + _AHEAD < indices.size:
+                    if far_values and e + _AHEAD < nnz:
                         prefetch(scales, uint64(positions[e + _AHEAD]) * by + h)
                     a, b = place(positions, e, by), uint64(indices[e]) * stride
                     c0 = muladd(c0, scales[a + h], load(none, xs, b + j0))
@@ -288,6 +293,7 @@ def _four_heads(none, t, cuts, indptr, indices, positions, values, step, x, out)
                 store(outs, row + j3, c3)
                 j += width
             h += uint64(4)
+        i += _1
 
 
 @kernel(">n1 <n2 <I1 <I1 <F2 n <F3 >F4")

@@ -90,8 +90,8 @@ __global__ void sg_coalesce_scatter(const I* __restrict__ indices, long long str
 template <typename T, typename I>
 __global__ void __launch_bounds__(256, SG_HALF)
 sg_coalesce_sum(const T* __restrict__ values, const I* __restrict__ order,
-                const I* __restrict__ segment, const I* __restrict__ start, long long n,
-                T* __restrict__ out, SG_ACC(T)* __restrict__ partial) {
+                const I* __restrict__ segment, long long n, T* __restrict__ out,
+                SG_ACC(T)* __restrict__ partial) {
   typedef SG_ACC(T) A;
   const int ROUNDS = 8;
   const int lane = threadIdx.x & 31;
@@ -124,7 +124,8 @@ sg_coalesce_sum(const T* __restrict__ values, const I* __restrict__ order,
       const I right = __shfl_down_sync(SG_ALL_LANES, s, 1);
       // The run, or its part here, ends. Lanes past the end are one run of -1 that never does.
       if ((lane < 31 ? right : next_round) != s) {
-        const bool from_left = start[s] < first, goes_on = start[s + 1] > after;
+        const bool from_left = first > 0 && segment[first - 1] == s;
+        const bool goes_on = after < n && segment[after] == s;
         if (!from_left && !goes_on) out[s] = SgNarrow<T>::from(v);
         else partial[2 * tile + (from_left ? 0 : 1)] = v;
       }
@@ -138,9 +139,8 @@ sg_coalesce_sum(const T* __restrict__ values, const I* __restrict__ order,
 template <typename T, typename I, int V>
 __global__ void __launch_bounds__(256, SG_HALF)
 sg_coalesce_sum_rows(const T* __restrict__ values, const I* __restrict__ order,
-                     const I* __restrict__ segment, const I* __restrict__ start, long long n,
-                     int width, int lanes, int tile_rows, T* __restrict__ out,
-                     SG_ACC(T)* __restrict__ partial) {
+                     const I* __restrict__ segment, long long n, int width, int lanes,
+                     int tile_rows, T* __restrict__ out, SG_ACC(T)* __restrict__ partial) {
   typedef SG_ACC(T) A;
   const int sub = threadIdx.x & (lanes - 1), blocks = (width + lanes * V - 1) / (lanes * V);
   const long long tiles = (n + tile_rows - 1) / tile_rows, n_groups = sg_threads() / lanes;
@@ -157,7 +157,8 @@ sg_coalesce_sum_rows(const T* __restrict__ values, const I* __restrict__ order,
     for (int v = 0; v < V; ++v) sum[v] = A(0);
 
     auto flush = [&]() {
-      const bool from_left = start[s] < first, goes_on = start[s + 1] > first + rows;
+      const bool from_left = first > 0 && segment[first - 1] == s;
+      const bool goes_on = first + rows < n && segment[first + rows] == s;
       if (!from_left && !goes_on) {
         T narrow[V];
         #pragma unroll
@@ -202,9 +203,8 @@ sg_coalesce_sum_rows(const T* __restrict__ values, const I* __restrict__ order,
 // tiles. tile_rows is that of the first level.
 template <typename T, typename I>
 __global__ void __launch_bounds__(256, SG_HALF)
-sg_coalesce_join(const SG_ACC(T)* __restrict__ partial, const I* __restrict__ segment,
-                 const I* __restrict__ start, long long n, int tile_rows, int width, int columns,
-                 T* __restrict__ out) {
+sg_coalesce_join(const SG_ACC(T)* __restrict__ partial, const I* __restrict__ segment, long long n,
+                 int tile_rows, int width, int columns, T* __restrict__ out) {
   typedef SG_ACC(T) A;
   const int lane = threadIdx.x & 31, blocks = (width + columns - 1) / columns;
   const int strides = 32 / columns, stride = lane / columns;
@@ -213,14 +213,14 @@ sg_coalesce_join(const SG_ACC(T)* __restrict__ partial, const I* __restrict__ se
   for (long long work = sg_thread() >> 5; work < cuts * blocks; work += n_warps) {
     const long long tile = work / blocks, first = tile * tile_rows, after = first + tile_rows;
     const I s = segment[after - 1];
-    const long long end = start[s + 1];
-    if (start[s] < first || end <= after) continue;  // the whole warp: began before, or ends here
+    // The whole warp: the run began before, or ends here.
+    if ((first > 0 && segment[first - 1] == s) || segment[after] != s) continue;
     const int column = (int)(work - tile * blocks) * columns + (lane & (columns - 1));
     const bool live = column < width;
-    const long long last = (end - 1) / tile_rows;
     A sum = live && stride == 0 ? partial[(2 * tile + 1) * width + column] : A(0);
     if (live)
-      for (long long t = tile + 1 + stride; t <= last; t += strides)
+      for (long long t = tile + 1 + stride; t * tile_rows < n && segment[t * tile_rows] == s;
+           t += strides)
         sum += partial[2 * t * width + column];
     for (int o = columns; o < 32; o <<= 1) sum += __shfl_xor_sync(SG_ALL_LANES, sum, o);
     if (live && stride == 0) out[(long long)s * width + column] = SgNarrow<T>::from(sum);

@@ -115,8 +115,8 @@ class Cuda(CudaChecks, CudaRows, CudaFused):
         return coalesce.sort_order(indices, shape)
 
     def group(self, ids: Array, n: int) -> tuple[Array, Array]:
-        perm, _, start = self._groups(ids, n)
-        return perm, start
+        perm, listed = self._sorted(ids, n)
+        return perm, self.compress(listed, n)
 
     def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
         if coords[0].size < 2:
@@ -160,21 +160,21 @@ class Cuda(CudaChecks, CudaRows, CudaFused):
         return self._sum_rows(values, index, n)
 
     def _sum_rows(self, values: Array, ids: Array, n: int) -> Array:
-        perm, listed, start = self._groups(ids, n)
-        return coalesce.segment_sum(cupy.ascontiguousarray(values), listed, start, perm)
+        perm, listed = self._sorted(ids, n)
+        return coalesce.segment_sum(cupy.ascontiguousarray(values), listed, perm, n)
 
-    def _groups(self, ids: Array, n: int) -> tuple[Array, Array, Array]:
-        """Permutation, sorted ids and offsets (n + 1,), kept while `ids` lives: those of a plan are
-        asked for in every step."""
+    def _sorted(self, ids: Array, n: int) -> tuple[Array, Array]:
+        """Permutation and sorted ids, kept while `ids` lives: those of a plan are asked for in
+        every step."""
         key = id(ids), n
-        held = _groups.get(key)
+        held = _sorted_ids.get(key)
         if held is not None and held[0]() is ids:
             self.wait(held[2])
             return held[1]
         perm = coalesce.sort_order(_stacked((ids,)), (n,)).astype(ids.dtype, copy=False)
-        listed = ids[perm]
-        found = perm, listed, self.compress(listed, n)
-        _groups[key] = weakref.ref(ids, lambda _: _groups.pop(key, None)), found, self.mark()
+        found = perm, ids[perm]
+        forget = weakref.ref(ids, lambda _: _sorted_ids.pop(key, None))
+        _sorted_ids[key] = forget, found, self.mark()
         return found
 
     def _add_at(self, out: Array, index: Array, values: Array) -> None:
@@ -315,7 +315,7 @@ class Cuda(CudaChecks, CudaRows, CudaFused):
     triangular_solve = _falls_back("triangular_solve", "solved on the host by SciPy")
 
 
-_groups: dict[tuple[int, int], tuple[weakref.ref[Array], tuple[Array, Array, Array], Any]] = {}
+_sorted_ids: dict[tuple[int, int], tuple[weakref.ref[Array], tuple[Array, Array], Any]] = {}
 
 
 def _stacked(coords: tuple[Array, ...]) -> Array:

@@ -151,17 +151,17 @@ def _listed_runs(indices: Array, upto: Array, u: int) -> tuple[Array, Array]:
 
 
 def segment_sum(
-    values: Array, segment: Array, start: Array, order: Array, *, dtype: str | None = None
+    values: Array, segment: Array, order: Array, count: int, *, dtype: str | None = None
 ) -> Array:
-    """Sums of runs: values (nnz, *D) -> (s, *D), 0 for an empty run, the same bits every time.
+    """Sums of runs: values (nnz, *D) -> (count, *D), 0 for an empty run, the same bits every time.
 
-    segment (nnz,): the run of each entry, rising; start (s + 1,): where each begins; order (nnz,):
-    which values are meant. Index arrays have one dtype. `dtype="bfloat16"` says that uint16 arrays
+    segment (nnz,): the run of each entry, rising; order (nnz,): which values are meant. Index
+    arrays have one dtype. `dtype="bfloat16"` says that uint16 arrays
     hold bfloat16.
     """
     import cupy
 
-    out = cupy.zeros((start.size - 1, *values.shape[1:]), values.dtype)
+    out = cupy.zeros((count, *values.shape[1:]), values.dtype)
     types = (ctype_of(values.dtype, dtype), ctype_of(segment.dtype))
     nnz, width = segment.size, prod(values.shape[1:])
     if not out.size or not nnz:
@@ -171,8 +171,7 @@ def segment_sum(
     tile = 256 if width == 1 else 64 if width >= 16 else 32
     tiles = -(-nnz // tile)
     partial = cupy.empty((2 * tiles, width), wide)
-    common = {"segment": segment, "start": start, "n": nnz, "out": out}
-    common |= {"partial": partial}
+    common = {"segment": segment, "n": nnz, "out": out, "partial": partial}
     if width == 1:
         first = kernel("coalesce", "sg_coalesce_sum", *types)
         launch(first, 32 * tiles, **common, values=values, order=order)

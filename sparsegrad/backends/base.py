@@ -100,6 +100,15 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
 
         return self.asarray(erf(self.to_host(x)), x.dtype)
 
+    def special(self, name: str, *args: Any) -> Array:
+        """A function of `scipy.special` of numbers and, last, an array, on the host; 16 bits in
+        float32."""
+        from scipy import special
+
+        *numbers, x = args
+        found = getattr(special, name)(*numbers, self.to_host(x).astype(accumulator(x.dtype)))
+        return self.asarray(found, accumulator(x.dtype))
+
     # ---- index work ----------------------------------------------------------------------------
     def expand(self, indptr: Array, nnz: int) -> Array:
         """Offsets (n + 1,) to sorted ids (nnz,): the row of every entry."""

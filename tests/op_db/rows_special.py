@@ -7,6 +7,7 @@ from itertools import combinations, product
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 import sparsegrad as sg
 from op_db.case import FORMATS, Draw, OpCase
@@ -77,6 +78,13 @@ ROWS = [
     OpCase("sinc", sg.sinc, np.sinc, lambda d: iter([((d.dense(3, 4),), {}), ((d.dense(4) * 1e-6,), {}), ((np.zeros(2),), {})])),
     OpCase("logit", sg.logit, lambda x: np.log(x / (1 - x)), lambda d: iter([((d.dense(3, 4, low=0.1, high=0.9),), {})])),
     OpCase("logit[eps]", lambda x: sg.logit(x, 0.1), lambda x: (lambda c: np.log(c / (1 - c)))(np.clip(x, 0.1, 0.9)), fixed(np.array([-0.5, 0.05, 0.3, 0.95, 2.0]))),
+    OpCase("erfc", sg.erfc, special.erfc, unary, "erfc_p"),
+    OpCase("erfinv", sg.erfinv, special.erfinv, lambda d: iter([((d.dense(3, 4, low=-0.9, high=0.9),), {})]), "erfinv_p"),
+    OpCase("lgamma", sg.lgamma, special.gammaln, positive, "lgamma_p"),
+    OpCase("digamma", sg.digamma, special.digamma, positive),
+    OpCase("polygamma", lambda x: sg.polygamma(1, x) / 9, lambda x: special.polygamma(1, x) / 9, lambda d: iter([((d.dense(3, 4, low=1, high=3),), {})]), "polygamma_p", errors=(
+        (lambda: sg.polygamma(-1, sg.ones(2)), ValueError, "polygamma: n must be >= 0, got -1"),
+        (lambda: sg.lgamma(eye()), TypeError, "lgamma: needs dense tensors"))),
     OpCase("hypot", sg.hypot, np.hypot, of((3, 4), (4,)), "hypot_p", errors=(
         (lambda: sg.hypot(eye(), 1.0), TypeError, "hypot: needs dense tensors, got a SparseTensor"),)),
     OpCase("logaddexp2", sg.logaddexp2, np.logaddexp2, of((3, 4), (4,))),

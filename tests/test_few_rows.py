@@ -49,6 +49,18 @@ def graph() -> Any:
     return sg.from_scipy(A)
 
 
+def doubled() -> Any:
+    """Entries twice, out of order, none in the last rows."""
+    row, col = np.random.default_rng(3).integers(0, N - 2, (2, 90))
+    ids = np.array([[*row, *row[::-1]], [*col, *col[::-1]]])
+    return sg.coo(ids, np.arange(1.0, 181.0), (N, N), dtype="float64")
+
+
+def with_heads() -> Any:
+    values = np.random.default_rng(4).standard_normal((A.nnz, 2))
+    return graph().with_values(sg.tensor(values))
+
+
 def gcn(x: Any, w: Any, b: Any) -> Any:
     h = sg.relu(graph() @ (x @ w) + b)
     return (graph() @ (h * 2))[IDS]
@@ -87,6 +99,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "spmm, rectangular": (lambda x: (sg.from_scipy(WIDE) @ x)[IDS], [(9, D)]),
     "spmm, repeated rows": (lambda x: (graph() @ x)[np.array([3, -3, 3])], [(N, D)]),
     "spmm, mean": (lambda x: sg.spmm(graph(), x, reduce="mean")[IDS], [(N, D)]),
+    "spmm, duplicates": (lambda x: (doubled() @ x)[IDS], [(N, D)]),
+    "spmm, empty rows": (lambda x: (doubled() @ x)[np.array([N - 1, N - 2])], [(N, D)]),
+    "spmm, heads": (lambda x: sg.spmm(with_heads(), x)[IDS], [(N, 2, 3)]),
     "spmm, a vector": (lambda x: (graph() @ x)[IDS], [(N,)]),
     "two layers": (gcn, [(N, D), (D, 3), (3,)]),
 }

@@ -334,7 +334,8 @@ def _sum_sparse_to(g: SparseTensor, shape: tuple[int, ...], op: str) -> Any:
     dims = {*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1)}
     if lead >= 0 and all(d in dims for d in range(g.sparse_dim)):
         total = sum_p(g.values, axis=(0,))
-        total = reshape_p(total, shape=(*(1,) * g.sparse_dim, *total.shape))
+        if lead < g.sparse_dim:
+            total = reshape_p(total, shape=(*(1,) * g.sparse_dim, *total.shape))
         return _sum_to(total, shape, op)
     if 0 <= lead < g.sparse_dim:
         values = _sum_to(g.values, (g.nnz, *shape[g.sparse_dim - lead :]), op)

@@ -1,8 +1,9 @@
-"""Compile the kernels with NVRTC, which needs no GPU, and tell what they ask of a multiprocessor.
+"""Compile the kernels with NVRTC, which needs no GPU, tell what they ask of a multiprocessor, and
+predict from that what share of the bandwidth they use.
 
-    python kernels/resources.py                print the table
+    python kernels/resources.py                print the tables
     python kernels/resources.py --arch 80 120  for other architectures
-    python kernels/resources.py --write        put it into kernels/README.md
+    python kernels/resources.py --write        put them into kernels/README.md
 
 Needs the packages nvidia-cuda-nvrtc-cu12 and nvidia-cuda-runtime-cu12 (CUDA's own headers).
 """
@@ -191,46 +192,156 @@ def measure(family: str, expressions: Sequence[str], arch: int) -> list[Resource
     return read_resources(cubin, symbols, arch)
 
 
-def table(architectures: Sequence[int] = (75, 90)) -> str:
+def resources(architectures: Sequence[int]) -> dict[int, dict[str, Resources]]:
+    """What every instance takes: architecture -> expression -> resources."""
+    return {
+        arch: {
+            r.kernel: r
+            for family, expressions in cuda_kernels.instances().items()
+            for r in measure(family, expressions, arch)
+        }
+        for arch in architectures
+    }
+
+
+def table(measured: dict[int, dict[str, Resources]]) -> str:
     """Markdown: for each kernel the most registers of its instances, and the occupancy left."""
     head = "| kernel | instances | " + " | ".join(
-        f"sm_{arch} registers | sm_{arch} occupancy" for arch in architectures
+        f"sm_{arch} registers | sm_{arch} occupancy" for arch in measured
     )
     lines = [head + " | shared bytes | stack bytes |"]
-    lines.append("|---|" + "---:|" * (3 + 2 * len(architectures)))
-    for family, expressions in cuda_kernels.instances().items():
-        by_arch = {arch: measure(family, expressions, arch) for arch in architectures}
-        kernels = dict.fromkeys(expression.partition("<")[0] for expression in expressions)
-        for kernel in kernels:
-            rows = {
-                arch: [r for r in measured if r.kernel.partition("<")[0] == kernel]
-                for arch, measured in by_arch.items()
-            }
-            everything = [r for row in rows.values() for r in row]
-            cells = [f"`{kernel}`", str(len(rows[architectures[0]]))]
-            for row in rows.values():
-                worst = min(row, key=lambda r: (r.occupancy, -r.registers))
-                cells += [str(worst.registers), f"{worst.occupancy:.0%}"]
-            cells.append(str(max(r.shared_bytes for r in everything)))
-            cells.append(str(max(r.stack_bytes for r in everything)))
-            lines.append("| " + " | ".join(cells) + " |")
+    lines.append("|---|" + "---:|" * (3 + 2 * len(measured)))
+    expressions = [e for of_family in cuda_kernels.instances().values() for e in of_family]
+    for kernel in dict.fromkeys(e.partition("<")[0] for e in expressions):
+        rows = [
+            [r for r in by_name.values() if r.kernel.partition("<")[0] == kernel]
+            for by_name in measured.values()
+        ]
+        everything = [r for row in rows for r in row]
+        cells = [f"`{kernel}`", str(len(rows[0]))]
+        for row in rows:
+            worst = min(row, key=lambda r: (r.occupancy, -r.registers))
+            cells += [str(worst.registers), f"{worst.occupancy:.0%}"]
+        cells.append(str(max(r.shared_bytes for r in everything)))
+        cells.append(str(max(r.stack_bytes for r in everything)))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+# ---- prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU: data sheet, and the time a load takes while memory is busy."""
+
+    name: str
+    arch: int
+    bandwidth: float  # bytes a second
+    multiprocessors: int
+    latency: float = 0.7e-6  # seconds, assumed
+
+    @property
+    def in_flight(self) -> float:
+        """Bytes a multiprocessor must have asked for to keep memory busy (Little's law)."""
+        return self.bandwidth * self.latency / self.multiprocessors
+
+
+CARDS = (Card("H200", 90, 4.8e12, 132), Card("T4", 75, 0.32e12, 40))
+COPY = 0.9  # of the bandwidth, what the best kernel there is reaches: assumed
+SECTOR = 32  # bytes; the least that memory moves
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a kernel does to an entry, as its source says."""
+
+    expression: str
+    what: str
+    loads: int  # a lane has in flight
+    load_bytes: int  # of each
+    gathered: tuple[int, ...]  # bytes of the rows that are read or written at places of their own
+    streamed: float  # bytes that are read or written one after the other
+
+    @property
+    def moved(self) -> float:
+        """Bytes that go through memory: gathered ones in whole sectors."""
+        return sum(-(-n // SECTOR) * SECTOR for n in self.gathered) + self.streamed
+
+    @property
+    def useful(self) -> float:
+        """Bytes that were asked for."""
+        return sum(self.gathered) + self.streamed
+
+    def share(self, card: Card, taken: Resources) -> float:
+        """Of the bandwidth, what is used: as much as loads in flight keep busy, COPY at most."""
+        return COPY * min(1.0, self.flying(card, taken) / card.in_flight)
+
+    def flying(self, card: Card, taken: Resources) -> float:
+        """Bytes that a multiprocessor full of warps has asked for."""
+        return taken.occupancy * _THREADS[card.arch] * self.loads * self.load_bytes
+
+
+# Tables that are read by index are taken to be larger than L2, and no row to be read twice.
+CASES = (
+    Case("sg_sddmm<float, int, 4>", "fp32, k = 64", 8, 16, (256, 256), 12),
+    Case("sg_sddmm<__half, int, 8>", "fp16, k = 64", 8, 16, (128, 128), 10),
+    Case("sg_sddmm<float, int, 4>", "fp32, k = 4", 2, 16, (16, 16), 12),
+    Case("sg_spmm<float, int, 4>", "fp32, k = 64, 16 entries a row", 4, 16, (256,), 8 + 256 / 16),
+    Case("sg_spmm<__half, int, 8>", "fp16, k = 64, 16 entries a row", 4, 16, (128,), 6 + 128 / 16),
+    Case("sg_spmm<float, int, 1>", "fp32, k = 1, 16 entries a row", 4, 4, (4,), 8 + 4 / 16),
+    Case("sg_spmm_extreme<float, int, 4>", "fp32, k = 64, 16 a row", 2, 16, (256,), 8 + 768 / 16),
+    Case("sg_segment_reduce<float, int, 0>", "fp32, D = 1, 16 a segment", 4, 4, (), 4 + 8 / 16),
+    Case("sg_segment_softmax<float, int>", "fp32, D = 1, 256 a segment", 8, 4, (), 8 + 4 / 256),
+    Case("sg_segment_softmax_grad<float, int>", "the same", 8, 4, (), 12 + 4 / 256),
+    Case("sg_rows_gather<unsigned int, int, 4>", "fp32, D = 64", 4, 16, (256,), 256 + 4),
+    Case("sg_rows_adam<float, int, 4>", "fp32, D = 64, a row", 4, 16, (256,) * 7, 12),
+    Case("sg_rows_sgd<float, int, 4>", "fp32, D = 64, momentum, a row", 3, 16, (256,) * 5, 12),
+    Case("sg_rows_rowwise_adagrad<float, int, 4>", "fp32, D = 64, a row", 2, 16, (256,) * 4, 20),
+    Case("sg_coalesce_sum_rows<float, int, 4>", "fp32, D = 64, pairs", 4, 16, (256,), 8 + 256 / 2),
+    Case("sg_coalesce_sum<float, int>", "fp32, pairs", 8, 4, (4,), 8 + 4 / 2),
+    Case("sg_validate_indices<int>", "one list", 1, 4, (), 4),
+)
+
+
+def prediction(measured: dict[int, dict[str, Resources]]) -> str:
+    """Markdown: of each case, bytes an entry, and what the cards should reach."""
+    head = "| kernel | case | bytes moved | useful |"
+    for card in CARDS:
+        head += f" {card.name}: in flight / needed | bandwidth, at most | entries a second |"
+    lines = [head, "|---|---|" + "---:|" * (2 + 3 * len(CARDS))]
+    for case in CASES:
+        cells = [f"`{case.expression}`", case.what, f"{case.moved:.0f}"]
+        cells.append(f"{case.useful / case.moved:.0%}")
+        for card in CARDS:
+            taken = measured[card.arch][case.expression]
+            flying = case.flying(card, taken)
+            share = case.share(card, taken)
+            cells.append(f"{flying / 1e3:.0f} / {card.in_flight / 1e3:.0f} kB")
+            cells += [f"{share:.0%}", f"{share * card.bandwidth / case.moved / 1e9:.1f} G"]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Print the table, or write it between the two marks in README.md."""
+    """Print the tables, or write them between their marks in README.md."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="into kernels/README.md")
     parser.add_argument("--arch", type=int, nargs="+", default=[75, 90], choices=ARCHITECTURES)
     args = parser.parse_args()
-    text = table(args.arch)
+    measured = resources(args.arch)
+    parts = {"resources": table(measured)}
+    if {card.arch for card in CARDS} <= set(args.arch):
+        parts["prediction"] = prediction(measured)
     if not args.write:
-        print(text)
+        print(*parts.values(), sep="\n\n")
         return
     readme = HERE / "README.md"
-    marks = r"(<!-- resources -->\n).*(<!-- /resources -->)"
-    old = readme.read_text(encoding="utf-8")
-    readme.write_text(re.sub(marks, rf"\g<1>{text}\n\g<2>", old, flags=re.S), encoding="utf-8")
+    text = readme.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        marks = rf"(<!-- {name} -->\n).*(<!-- /{name} -->)"
+        text = re.sub(marks, rf"\g<1>{part}\n\g<2>", text, flags=re.S)
+    readme.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -194,3 +194,28 @@ def test_light_gcn():
     assert sg.gradcheck(nn.LightGCN(3), (x, A.detach().requires_grad_()))
     with pytest.raises(ValueError, match="layers"):
         nn.LightGCN(-1)
+
+
+@pytest.mark.parametrize("cls", [nn.GCNConv, nn.SAGEConv])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
+def test_an_activation_in_the_layer(cls, bias, activation):
+    A, x = graph(), dense(7, 3)
+    layer = cls(3, 2, bias=bias, dtype=sg.float64, activation=activation)
+    if bias:
+        nn.init.uniform_(layer.bias)
+    joined = layer(x, A)
+    layer.activation = None
+    apart = getattr(sg, activation)(layer(x, A))
+    np.testing.assert_allclose(joined.detach().data, apart.detach().data, rtol=1e-12)
+    upstream, parameters = dense(7, 2).detach(), list(layer.parameters())
+    found = sg.grad(joined, [x, *parameters], upstream)
+    for ours, expected in zip(found, sg.grad(apart, [x, *parameters], upstream), strict=True):
+        np.testing.assert_allclose(ours.data, expected.data, rtol=1e-9, atol=1e-12)
+
+
+def test_activations_are_named():
+    assert repr(nn.GCNConv(3, 2, activation="relu")).endswith("activation='relu')")
+    for cls in (nn.GCNConv, nn.SAGEConv):
+        with pytest.raises(ValueError, match=f"{cls.__name__}: activation must be None or one of"):
+            cls(3, 2, activation="rule")

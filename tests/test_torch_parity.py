@@ -170,6 +170,9 @@ CASES += [
 CASES += [
     *(of(f"t.{name}(x)", POSITIVE) for name in ("lgamma", "digamma")), of("t.polygamma(1, x)", POSITIVE), of("t.erfc(x)", KINKS), of("t.erfinv(x)", np.array([-0.9, 0.0, 0.3])), of("t.lgamma(x.detach())", KINKS[[0, 2, 3]]), of("t.erfc(x)", INTS),
 ]  # fmt: skip
+CASES += [
+    of("t.cov(x)", M), of("t.cov(x, correction=0)", *draw((5,))), of("t.corrcoef(x)", *draw((3, 5))), of("t.corrcoef(x)", *draw((5,))), of("t.trapezoid(x, dim=0)", M), of("t.trapezoid(x, y)", M, A), of("t.trapezoid(x, dx=0.5)", M),
+]  # fmt: skip
 GAPS = np.array([[3.0, np.nan, 1.5, 2.2], [0, 5, np.nan, np.nan], [2, 7, 1, 4]])
 CASES += [
     *(of(f"F.{name}(x)", KINKS) for name in ("relu6", "hardtanh", "hardsigmoid", "hardshrink", "softshrink", "tanhshrink", "softsign", "celu", "selu", "mish")),

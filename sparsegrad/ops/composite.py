@@ -25,7 +25,9 @@ __all__ = [
     "atleast_2d",
     "broadcast_tensors",
     "cdist",
+    "corrcoef",
     "cosine_similarity",
+    "cov",
     "diag_embed",
     "diff",
     "hstack",
@@ -33,6 +35,7 @@ __all__ = [
     "nan_to_num",
     "nanmean",
     "nansum",
+    "trapezoid",
     "vstack",
 ]
 
@@ -171,6 +174,64 @@ def aminmax(x: Any, *, dim: int | None = None, keepdim: bool = False) -> tuple[A
     (tensor(1.), tensor(3.))
     """
     return amin(x, dim, keepdim), amax(x, dim, keepdim)
+
+
+def cov(x: Any, correction: int = 1) -> Any:
+    """The covariances (m, m) of m variables, rows of x (m, n), over n observations: products of
+    deviations from the mean, summed and divided by (n - correction). Of a vector its variance.
+
+    >>> import sparsegrad as sg
+    >>> sg.cov(sg.tensor([[1.0, 2.0, 3.0], [2.0, 1.0, 0.0]]))
+    tensor([[ 1., -1.],
+            [-1.,  1.]])
+    """
+    x = dense_argument("cov", x)
+    if x.ndim > 2:
+        raise ShapeError(f"cov: expected (m, n) or (n,), got shape {tuple(x.shape)}")
+    rows = x if x.ndim == 2 else reshape_p(x, shape=(1, -1))
+    n = rows.shape[1]
+    rows = rows - sum_p(rows, axis=(1,), keepdims=True) / n if n else rows
+    free = n - correction
+    out = matmul_p(rows, transpose(rows, 0, 1)) * (1 / free if free > 0 else math.nan)
+    return out if x.ndim == 2 else reshape_p(out, shape=())
+
+
+def corrcoef(x: Any) -> Any:
+    """The correlations (m, m) of m variables, rows of x (m, n): covariances over both standard
+    deviations. Of a vector 1.
+
+    >>> import sparsegrad as sg
+    >>> sg.corrcoef(sg.tensor([[1.0, 2.0, 3.0], [2.0, 1.0, 0.0]]))
+    tensor([[ 1., -1.],
+            [-1.,  1.]])
+    """
+    found = cov(x)
+    if not found.ndim:
+        return found / found
+    each = range(found.shape[0])
+    spread = sqrt(found[list(each), list(each)])
+    return found / (reshape_p(spread, shape=(-1, 1)) * spread)
+
+
+def trapezoid(y: Any, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Any:
+    """The area under points y along `dim`, which goes, by the trapezoidal rule: at places x, (n,)
+    or of the shape of y, or `dx` apart.
+
+    >>> import sparsegrad as sg
+    >>> sg.trapezoid(sg.tensor([0.0, 1.0, 2.0])), sg.trapezoid(sg.ones(2), sg.tensor([1.0, 4.0]))
+    (tensor(2.), tensor(3.))
+    """
+    y = dense_argument("trapezoid", y)
+    axis = axis_of("trapezoid", dim, y.ndim)
+    n = y.shape[axis]
+    width: Any = dx
+    if x is not None:
+        x = dense_argument("trapezoid", x)
+        gaps = diff(x, 1, axis if x.ndim == y.ndim else -1)
+        line = [-1 if d == axis else 1 for d in range(y.ndim)]
+        width = gaps if x.ndim == y.ndim else reshape_p(gaps, shape=tuple(line))
+    pairs = narrow(y, axis, 1, n - 1) + narrow(y, axis, 0, n - 1) if n else y
+    return sum_p(pairs * width, axis=(axis,)) / 2
 
 
 def diff(x: Any, n: int = 1, dim: int = -1) -> Any:

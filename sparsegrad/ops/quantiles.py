@@ -8,11 +8,12 @@ from typing import Any
 
 from sparsegrad import backends
 from sparsegrad.errors import ShapeError, memory_for
+from sparsegrad.ops.composite import dense_argument
 from sparsegrad.ops.elementwise import cast, where_p
 from sparsegrad.ops.rearrange import movedim
 from sparsegrad.ops.reduce import one_axis
 from sparsegrad.ops.scattering import gather_p
-from sparsegrad.ops.shape import as_argument, reshape_p
+from sparsegrad.ops.shape import reshape_p
 from sparsegrad.ops.sorting import SortResult, argsort_p
 from sparsegrad.ops.statistics import picked
 
@@ -144,7 +145,5 @@ def histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
 
 
 def _floating(op: str, x: Any) -> Any:
-    x = as_argument(op, x)
-    if x._is_sparse:
-        raise TypeError(f"{op}: needs a dense tensor, got a SparseTensor of shape {x.shape}")
+    x = dense_argument(op, x)
     return x if x.dtype.kind not in "biu" else cast(x, "float32")

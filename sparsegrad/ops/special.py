@@ -7,7 +7,7 @@ from typing import Any
 
 from sparsegrad import backends, dtypes
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.ops.composite import logaddexp
+from sparsegrad.ops.composite import dense_argument, logaddexp
 from sparsegrad.ops.elementwise import abs as abs_
 from sparsegrad.ops.elementwise import cast, exp_p, log, maximum, minimum, where, where_p
 from sparsegrad.ops.shape import as_argument
@@ -82,10 +82,7 @@ def _dense(op: str, *args: Any) -> list[Any]:
         if type(x) in (bool, int, float) and first is not None:
             xp = backends.for_array(first.data).xp
             x = Tensor(xp.asarray(x, dtypes.result_type(first.data, x)))
-        x = as_argument(op, x)
-        if x._is_sparse:
-            raise TypeError(f"{op}: needs dense tensors, got a SparseTensor of shape {x.shape}")
-        made.append(x)
+        made.append(dense_argument(op, x))
     return made
 
 

@@ -49,6 +49,11 @@ ROWS = [
     OpCase("nanmean[finite]", lambda x: sg.nanmean(x * x), lambda x: np.asarray((x * x).mean()), of((3, 4))),
     OpCase("aminmax", lambda x: sg.aminmax(x, dim=1)[0] * sg.aminmax(x, dim=1)[1], lambda x: x.min(1) * x.max(1), of((3, 4))),
     OpCase("diff", lambda x: sg.diff(x, 2, 0), lambda x: np.diff(x, 2, 0), of((4, 3)), bilinear=True),
+    OpCase("cov", sg.cov, np.cov, lambda d: iter([((d.dense(3, 5),), {}), ((d.dense(5),), {})]), errors=(
+        (lambda: sg.cov(sg.ones(2, 2, 2)), sg.ShapeError, r"cov: expected \(m, n\) or \(n,\), got shape \(2, 2, 2\)"),)),
+    OpCase("corrcoef", sg.corrcoef, np.corrcoef, of((3, 5))),
+    OpCase("trapezoid", lambda y: sg.trapezoid(y, dx=0.5, dim=0), lambda y: np.trapezoid(y, dx=0.5, axis=0), lambda d: iter([((d.dense(4, 3),), {}), ((d.dense(1, 3),), {})]), bilinear=True),
+    OpCase("trapezoid[x]", lambda y, x: sg.trapezoid(y, x) * sg.trapezoid(y, sg.expand(x, (3, 4))), lambda y, x: np.trapezoid(y, x) ** 2, of((3, 4), (4,))),
     OpCase("diff[too few]", lambda x: sg.diff(x, 2), lambda x: np.diff(x, 2), of((3, 1)), bilinear=True),
     OpCase("cosine_similarity", lambda a, b: sg.cosine_similarity(a, b, -1), ref_cosine, of((2, 3, 4), (3, 4)), errors=(
         (lambda: sg.cosine_similarity(sg.ones(2), sg.ones(2), 1), sg.ShapeError, "cosine_similarity: dim 1"),

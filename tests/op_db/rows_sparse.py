@@ -11,8 +11,8 @@ import sparsegrad as sg
 from op_db.case import FORMATS, OpCase, Sparse
 from op_db.samples import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import unmerge_p
+from sparsegrad.structure import plan
 from sparsegrad.structure.pattern import Pattern
-from sparsegrad.structure.plan import Merge
 
 
 def _sddmm(x: Any, y: Any, at: Any) -> Any:
@@ -129,8 +129,8 @@ ROWS = [
     OpCase("coalesce", sg.coalesce, np.copy, one_sparse_or_hybrid, "merge_p", FORMATS,
            bilinear=True, huge=lambda d: ((d.huge(),), {})),
     OpCase("unmerge",
-           lambda x: unmerge_p(x, merge=Merge(Pattern.coo([[0, 1]], (2,)), np.array([2, 0, 1]),
-                                              np.array([0, 2, 3]))),
+           lambda x: unmerge_p(x, merge=plan.coalesce(
+               Pattern.coo([[1, 4, 1]], (5,)).to_device(x.device))),
            lambda x: x[[0, 1, 0]], lambda d: iter([((d.dense(2, 3),), {})]), "unmerge_p",
            bilinear=True),
     OpCase("to_dense", sg.to_dense, np.copy, one_sparse_or_hybrid, "put_entries_p", FORMATS,

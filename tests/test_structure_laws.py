@@ -239,3 +239,17 @@ def test_any_index_of_any_tensor(seed: int) -> None:
             return
         raise
     same(A, x, out, expected)
+
+
+def test_gradients_of_merges_whose_patterns_come_out_equal() -> None:
+    """Equal patterns share one core, and with it what is known of the pattern: never what is known
+    of the duplicates that either was made of."""
+    A = sg.coo([[0, 0, 1], [0, 0, 0]], [1.0, 2.0, 3.0], (2, 1), requires_grad=True)
+    B = sg.coo([[1, 0, 1, 1], [0, 0, 0, 0]], [4.0, 5.0, 6.0, 7.0], (2, 1), requires_grad=True)
+    a, b = A.coalesce(), B.coalesce()
+    assert a.pattern.same_as(b.pattern)
+    g = sg.tensor([10.0, 20.0])
+    a.values.backward(g)
+    b.values.backward(g)
+    np.testing.assert_array_equal(A.values.grad.data, [10, 10, 20])
+    np.testing.assert_array_equal(B.values.grad.data, [20, 10, 20, 20])

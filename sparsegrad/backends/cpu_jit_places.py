@@ -13,7 +13,8 @@ from sparsegrad.backends.cpu_jit_launch import contiguous, get_num_threads, laun
 
 __all__ = ["CpuJitPlaces", "row_cuts"]
 
-_MIN_PLACES = 1 << 13  # entries below which NumPy serves
+_MIN_PLACES = 1 << 13  # spans, merge_rows: entries below which NumPy serves
+_MIN_FIND = 1 << 12  # find: cells
 
 
 class CpuJitPlaces(Cpu):
@@ -37,7 +38,7 @@ class CpuJitPlaces(Cpu):
     def find(self, indptr: Array, cols: Array, row: Array, col: Array) -> Array:
         dtype, wide = np.result_type(indptr, cols), np.result_type(row, col)
         known = dtype in NONE and wide in NONE
-        if not (known and row.size and cols.size and self._pays(row.size, _MIN_PLACES)):
+        if not (known and row.size and cols.size and self._pays(row.size, _MIN_FIND)):
             return super().find(indptr, cols, row, col)
         out = np.empty(row.size, dtype)
         lines = contiguous(indptr, dtype), contiguous(cols, dtype)

@@ -91,14 +91,13 @@ def _grouped(pattern: Pattern) -> tuple[Array, Array, Array | None]:
 
 def choose(pattern: Pattern, keep: Array) -> Select:
     """The entries where the bool array `keep` (nnz,) is true, in their order and format."""
-    entries = pattern.core.backend.xp.flatnonzero(keep)
+    be = pattern.core.backend
+    entries = be.xp.flatnonzero(keep)
     if pattern.format != "coo":
         indptr, minor, positions = _grouped(pattern)
         if positions is None:
-            offsets = _running(pattern.core.backend.xp, keep)[indptr]
-            return Select(
-                _compressed(pattern.format, pattern.shape, offsets, minor[entries]), entries
-            )
+            offsets, minor = _running(be.xp, keep)[indptr], be.gather(minor, entries)
+            return Select(_compressed(pattern.format, pattern.shape, offsets, minor), entries)
     return assemble(pattern.format, [c[entries] for c in pattern.coords], pattern.shape, entries)
 
 
@@ -213,8 +212,8 @@ def lines(pattern: Pattern, dim: int, ids: Array) -> Select:
     be, fmt = pattern.core.backend, pattern.format
     indptr, other, positions = (pattern.T if dim else pattern).rows()
     offsets, index = _runs_of(be, indptr, ids)
-    minor = other[index]
-    index = index if positions is None else positions[index]
+    minor = be.gather(other, index)
+    index = index if positions is None else be.gather(positions, index)
     if fmt == ("csr", "csc")[dim]:
         return Select(_compressed(fmt, shape, offsets, minor), index)
     coords = [minor]
@@ -238,8 +237,8 @@ def _renumbered_lines(
     keep = to >= 0
     entries = xp.flatnonzero(keep)
     offsets = _running(xp, keep)[indptr]
-    chosen = _compressed(pattern.format, shape, offsets, to[entries])
-    return Select(chosen, entries if positions is None else positions[entries])
+    chosen = _compressed(pattern.format, shape, offsets, be.gather(to, entries))
+    return Select(chosen, entries if positions is None else be.gather(positions, entries))
 
 
 def _has_offsets(pattern: Pattern, dim: int, wanted: int) -> bool:

@@ -17,6 +17,7 @@ _UNARY = (
     sg.sin, sg.cos, sg.tan, sg.asin, sg.acos, sg.atan, sg.sinh, sg.cosh, sg.asinh, sg.atanh,
     lambda x: sg.acosh(x + 1), sg.erf, sg.clone, lambda x: sg.clamp(x, 0.3, 0.6),
 )  # fmt: skip
+_SPECIAL = (sg.erfc, sg.erfinv, sg.lgamma, sg.digamma)
 _ACTIVATIONS = (
     sg.relu, sg.sigmoid, sg.tanh, sg.silu, sg.softplus, sg.elu, sg.leaky_relu, sg.gelu,
     lambda x: sg.gelu(x, approximate="tanh"),
@@ -114,6 +115,7 @@ def _linalg(t: Inputs) -> sg.Tensor:
 
 DENSE = (
     Case("functions of numbers", _unary(*_UNARY)),
+    Case("special functions", _unary(*_SPECIAL), WIDE),
     Case("activations", _activations),
     Case("rounding and tests", _steps),
     Case("arithmetic with broadcasting", _binary),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import cupy
 import numpy as np
 
 from sparsegrad.backends.base import Array, Backend
@@ -81,6 +80,8 @@ class CudaChecks(Backend):
 
 def _ids(index: Array) -> Array:
     """An index as the kernels take it."""
+    import cupy
+
     dtype = index.dtype if index.dtype.name in ("int32", "int64") else np.dtype(np.int64)
     return cupy.ascontiguousarray(index, dtype).reshape(-1)
 
@@ -90,6 +91,8 @@ class _Board:
     launched and is not read yet may be of any thread that uses the stream."""
 
     def __init__(self, stream: Any) -> None:
+        import cupy
+
         self._stream, self._lock = stream, threading.RLock()
         self._words = cupy.full((_SLOTS, _WORDS), _ONES, np.uint64)
         self._waiting: list[tuple[str, int] | None] = []  # what to say of each: name, bound
@@ -173,6 +176,8 @@ _boards: dict[tuple[int, int], _Board] = {}
 
 def _board() -> _Board:
     """That of the current stream."""
+    import cupy
+
     stream = cupy.cuda.get_current_stream()
     key = cupy.cuda.runtime.getDevice(), stream.ptr
     try:

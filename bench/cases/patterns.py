@@ -48,7 +48,8 @@ def _sp() -> Any:
 def _matrix(n: int, nnz: int) -> Any:
     rng = np.random.default_rng(0)
     values = rng.random(nnz, dtype=np.float32)
-    made = _sp().coo_array((values, rng.integers(0, n, (2, nnz))), shape=(n, n)).tocsr()
+    where = rng.integers(0, n, (2, nnz), dtype=np.int32)  # as SciPy's own functions make them
+    made = _sp().coo_array((values, where), shape=(n, n)).tocsr()
     made.sum_duplicates()
     return made
 

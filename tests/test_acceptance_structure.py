@@ -72,6 +72,17 @@ def test_what_is_sparse_and_in_which_format() -> None:
     assert (H[..., 0].sparse_dim, H[..., 0].dense_dim) == (2, 0)
 
 
+def test_an_absent_entry_is_zero_whatever_is_stored_elsewhere() -> None:
+    """Not zero times what lies at some other place, which may be infinite or not a number."""
+    A = sg.coo([[0, 1], [0, 1]], [np.inf, 2.0], (2, 2), requires_grad=True)
+    B = sg.coo([[1], [0]], [1.0], (2, 2))
+    assert sg.sparse_mask(A, B).values.tolist() == [0]
+    assert sg.maximum(A, B).to_dense().tolist() == [[np.inf, 0], [1, 2]]
+    assert (A > B).to_dense().tolist() == [[True, False], [False, True]]
+    (g,) = sg.grad(A * 2, A, sg.coo([[0], [1]], [np.nan], (2, 2)))
+    assert g.values.tolist() == [0, 0]
+
+
 def test_a_sparse_mask_is_an_index() -> None:
     A = matrix()
     mask = sg.coo([[0, 1, 0], [2, 1, 0]], [True, True, False], (2, 3))

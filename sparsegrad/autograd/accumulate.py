@@ -19,7 +19,7 @@ from sparsegrad.engine import graph
 from sparsegrad.engine.mode import recording, watcher
 from sparsegrad.errors import GraphError, ShapeError
 from sparsegrad.memory import owner
-from sparsegrad.ops.elementwise import add_p, cast, clone_p
+from sparsegrad.ops.elementwise import add_p, cast, clone_p, where_p
 from sparsegrad.ops.index import put_rows_p
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import broadcast_p, cat_p, reshape_p
@@ -307,7 +307,7 @@ def _restricted(g: Any, pattern: Pattern) -> Any:
         return Tensor(pattern.core.backend.xp.zeros((pattern.nnz, *g.values.shape[1:]), g.dtype))
     picked = g.values.take(Tensor(position), sparse_grad=False)
     mask = found.reshape(-1, *(1,) * (picked.ndim - 1))
-    return picked * Tensor(mask)
+    return where_p(picked, 0, mask=mask)
 
 
 def _sum_to(g: Tensor, shape: tuple[int, ...], op: str) -> Tensor:

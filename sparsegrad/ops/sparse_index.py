@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsegrad import backends
 from sparsegrad.errors import PatternError, ShapeError, memory_for
-from sparsegrad.ops.elementwise import mul_p
+from sparsegrad.ops.elementwise import where_p
 from sparsegrad.ops.index import getitem_p, put_rows_p, raw_index, take, take_p
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import as_argument, as_axis, permute_p, reshape_p, unsqueeze
@@ -343,5 +343,5 @@ def sparse_mask(x: Any, pattern: Any) -> Any:
     if not x.nnz:  # nothing to take from: zeros, which depend on x in no place
         return wrap(put_rows_p(x.values, index=x.pattern.coords[0], n=where.nnz), where)
     position, found = plan.locate(where, x.pattern)
-    found = found.reshape(-1, *[1] * x.dense_dim).astype(x.dtype)
-    return wrap(mul_p(take_p(x.values, index=position), as_tensor(found)), where)
+    found = found.reshape(-1, *[1] * x.dense_dim)
+    return wrap(where_p(take_p(x.values, index=position), 0, mask=found), where)

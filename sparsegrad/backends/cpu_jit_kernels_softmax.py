@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import int64, types, uint64
+from numba import types, uint64
 from numba.extending import intrinsic
 
-from sparsegrad.backends.cpu_jit_kernels_segment import _exp, _max_rows, _sum_rows
+from sparsegrad.backends.cpu_jit_kernels_segment import _exp
 from sparsegrad.backends.cpu_jit_vector import (
     FAST,
     add,
@@ -196,27 +196,35 @@ def softmax_block(i, stop, size, indptr, width, block, spare):
             store(block, j, _times(load(none, spare, j), share))
 
 
-@inlined(set())
+@inlined(FAST)
 def _softmax_columns(i, stop, size, indptr, width, block, spare):
-    rows, columns, some = int64(size // width), int64(width), spare[:width]
-    values, lead = block[: rows * columns].reshape(rows, columns), int64(indptr[i])
+    lead, some = uint64(indptr[i]) * width, spare[:width]
     for r in range(i, stop):
-        begin, end = int64(indptr[r]) - lead, int64(indptr[r + _1]) - lead
-        _max_rows(begin, end, values, some)
-        for j in range(columns):
+        begin, end = uint64(indptr[r]) * width - lead, uint64(indptr[r + _1]) * width - lead
+        for j in range(width):
+            some[j] = -np.inf
+        for at in range(begin, end, width):
+            for j in range(width):
+                v = block[at + j]
+                some[j] = v if (v > some[j]) | (v != v) else some[j]
+        for j in range(width):
             some[j] = some[j] if np.isfinite(some[j]) else 0
-        for e in range(begin, end):
-            for j in range(columns):
-                values[e, j] -= some[j]
+        for at in range(begin, end, width):
+            for j in range(width):
+                block[at + j] -= some[j]
     _exponentials(block, size)
     for r in range(i, stop):
-        begin, end = int64(indptr[r]) - lead, int64(indptr[r + _1]) - lead
-        _sum_rows(begin, end, values, some)
-        for j in range(columns):
+        begin, end = uint64(indptr[r]) * width - lead, uint64(indptr[r + _1]) * width - lead
+        for j in range(width):
+            some[j] = 0
+        for at in range(begin, end, width):
+            for j in range(width):
+                some[j] += block[at + j]
+        for j in range(width):
             some[j] = 1 / some[j]
-        for e in range(begin, end):
-            for j in range(columns):
-                values[e, j] *= some[j]
+        for at in range(begin, end, width):
+            for j in range(width):
+                block[at + j] *= some[j]
 
 
 @inlined(set())

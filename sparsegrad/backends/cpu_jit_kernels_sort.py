@@ -113,7 +113,8 @@ def sort_buckets(ticket, starts, width, digit, passes, words, distinct, perm):
             spare = np.empty(n, np.int64)
         here, there = bucket, spare[:n]
         for _ in range(passes):
-            counts[:] = 0
+            for d in range(mask + _1):
+                counts[d] = 0
             for e in range(n):
                 counts[(uint64(here[e]) >> shift) & mask] += 1
             total = uint32(0)
@@ -130,7 +131,8 @@ def sort_buckets(ticket, starts, width, digit, passes, words, distinct, perm):
             here, there = there, here
             shift += uint64(digit)
         if passes % 2:
-            bucket[:] = here
+            for e in range(n):  # an assignment of slices takes seconds to compile
+                bucket[e] = here[e]
         found = int64(n > 0)
         for e in range(_1, n):
             found += (uint64(here[e]) >> uint64(width)) != (uint64(here[e - _1]) >> uint64(width))

@@ -142,8 +142,9 @@ class Primitive:
 
     # ---- the call ------------------------------------------------------------------------------
     def __call__(self, *args: Any, **static: Any) -> Any:
-        if _watched is not None:
-            return _watched(self, args, static)
+        watched = _watched  # read once: another thread may close the last profile meanwhile
+        if watched is not None:
+            return watched(self, args, static)
         if self._simple and not static and _straight:
             if len(args) == 2:
                 return _binary(self, args[0], args[1])
@@ -157,13 +158,15 @@ class Primitive:
     def unary(self, a: Any) -> Any:
         """`self(a)`."""
         if not _shortcut:
-            return self(a)
+            watched = _watched
+            return self(a) if watched is None else watched(self, (a,), _NO_STATIC)
         return _unary(self, a)
 
     def binary(self, a: Any, b: Any) -> Any:
         """`self(a, b)`."""
         if not _shortcut:
-            return self(a, b)
+            watched = _watched
+            return self(a, b) if watched is None else watched(self, (a, b), _NO_STATIC)
         return _binary(self, a, b)
 
     def _general(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:

@@ -370,7 +370,10 @@ def _profiled_call(self: Primitive, args: tuple[Any, ...], static: dict[str, Any
     start = _clock()
     if not static and self._simple and engine._straight and 0 < len(args) < 3:
         # What `__call__` does, without another call where most ops go.
-        out = engine._binary(self, *args) if len(args) == 2 else engine._unary(self, *args)
+        if len(args) == 2:
+            out = engine._binary(self, args[0], args[1])
+        else:
+            out = engine._unary(self, args[0])
         end = _clock()
     else:
         out = self._general(args, static)

@@ -362,8 +362,8 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         return _listed(xp, out, entry, positions, nnz)
 
     def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
-        """The entries of a sparse @ sparse product: offsets of its rows (m + 1,), and columns, which
-        rise in each row.
+        """The entries of a sparse @ sparse product: offsets of its rows (m + 1,), and columns,
+        which rise in each row.
 
         Counts are 64-bit; what is held at a time is a chunk of products and the distinct entries
         found so far.

@@ -29,7 +29,7 @@ class GradScaler:
     >>> import sparsegrad as sg
     >>> layer = sg.nn.Linear(4, 1)
     >>> optimizer = sg.optim.SGD(layer.parameters(), lr=0.1)
-    >>> scaler = sg.amp.GradScaler()
+    >>> scaler = sg.amp.GradScaler(init_scale=1024.0)
     >>> for _ in range(3):
     ...     optimizer.zero_grad()
     ...     with sg.amp.autocast(dtype=sg.float16):
@@ -38,7 +38,7 @@ class GradScaler:
     ...     _ = scaler.step(optimizer)
     ...     scaler.update()
     >>> scaler.get_scale()
-    65536.0
+    1024.0
     """
 
     def __init__(

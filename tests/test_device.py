@@ -253,7 +253,7 @@ def test_products_agree_with_the_cpu(case: OpCase, fmt: str, dtype: str, device:
 # Dense linear algebra is cuSOLVER's, for which the simulator has no stand-in.
 CUSOLVER = {
     *("solve", "inv", "det", "slogdet", "cholesky", "qr", "eigh", "eigvalsh", "svd", "svdvals"),
-    *("pinv", "matrix_rank", "matrix_power", "matrix_norm"),
+    *("pinv", "matrix_rank", "matrix_power", "matrix_norm", "cond", "lstsq", "solve_triangular"),
 }
 
 

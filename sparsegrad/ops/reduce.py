@@ -533,7 +533,10 @@ def reduced(op: str, losses: Any, reduction: str) -> Any:
 
 
 def class_ids(op: str, target: Any) -> Any:
-    """The array of the classes in `target`, a tensor, as int64; DtypeError for fractions."""
+    """The array of the classes in `target`, as int64; DtypeError for fractions, TypeError for a
+    SparseTensor."""
+    if target._is_sparse:
+        raise TypeError(f"{op}: target: classes must be dense, got a SparseTensor")
     if target.data.size and dtypes.kind(target.dtype) in "fc":
         raise DtypeError(f"{op}: target: classes are integers, got {target.dtype}")
     return target.data.astype("int64", copy=False)

@@ -84,6 +84,7 @@ ROWS = [
            lambda d: iter([((d.dense(3, 4),), {})]), errors=(
         (lambda: sg.cross_entropy(sg.ones(2, 3), [0, 3]), IndexError, r"target\[1\] = 3 is outside \[0, 3\)"),
         (lambda: sg.cross_entropy(sg.ones(2, 3), [0]), sg.ShapeError, "cross_entropy: expected"),
+        (lambda: sg.cross_entropy(sg.ones(2, 3), sg.coo([[0]], [1], (2,))), TypeError, "cross_entropy: target: classes must be dense"),
     )),
     OpCase("reshape", lambda x: sg.reshape(x, (2, -1)), lambda x: x.reshape(2, -1),
            lambda d: iter([((d.dense(3, 4),), {}), ((d.dense(4),), {})]), "reshape_p", bilinear=True,

@@ -94,6 +94,34 @@ def test_threads_stay_usable_after_an_error_and_forget_what_is_over(
     assert pool.shown is None and not pool.free.locked()
 
 
+@pytest.mark.skipif(cpu_jit_launch._cpu is None, reason="threads cannot be placed here")
+def test_helpers_keep_off_the_cpu_of_their_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Linux would wake them, to wait for a tick beside an idle CPU."""
+    monkeypatch.setattr(cpu_jit_launch, "_num_threads", 3)
+    monkeypatch.setattr(cpu_jit_launch, "_TICK", 0)
+    pool = cpu_jit_launch._Pool()
+    monkeypatch.setattr(cpu_jit_launch, "_pool", pool)
+    everywhere = os.sched_getaffinity(0)
+    here = min(everywhere)
+
+    def launch(elements: int) -> list[set[int]]:
+        cpu_jit_launch.launch(lambda ticket: None, (), 3, elements)
+        return [os.sched_getaffinity(thread) for thread in pool.threads]
+
+    for cpu in everywhere:
+        monkeypatch.setattr(cpu_jit_launch, "_cpu", lambda cpu=cpu: cpu)
+        elsewhere = everywhere - {cpu} or everywhere
+        assert launch(cpu_jit_launch._PARALLEL) == [elsewhere, elsewhere]
+    # A kernel that may take long runs without its caller, and has a helper more.
+    assert launch(cpu_jit_launch._LONG) == 3 * [everywhere]
+    try:  # a caller that may run on one CPU alone
+        os.sched_setaffinity(0, {here})
+        monkeypatch.setattr(cpu_jit_launch, "_cpu", lambda: here)
+        assert launch(cpu_jit_launch._PARALLEL) == 3 * [{here}]
+    finally:
+        os.sched_setaffinity(0, everywhere)
+
+
 def test_a_thread_that_has_worked_finds_the_next_job_on_the_board() -> None:
     from sparsegrad.backends.cpu_jit_kernels_wait import linger, settle
 

@@ -8,7 +8,8 @@ compiles several times faster. This module does not import Numba before a kernel
 Waking a thread takes as long as many a kernel. So who has just worked looks out for the next job
 for a moment before it sleeps (OpenMP's threads do so for milliseconds, and stall their neighbours
 on a busy machine), and a caller never waits for a helper that has not begun: it does by itself
-whatever nobody else draws.
+whatever nobody else draws. Linux likes to wake a thread on the CPU of its waker, to wait there for
+the next tick, milliseconds, while another CPU is idle: helpers are kept off their caller's CPU.
 
 Signals are handled by the main thread, between two steps of the interpreter: a kernel that may take
 long runs on the pool alone while the main thread waits, so that Ctrl-C works.
@@ -16,6 +17,7 @@ long runs on the pool alone while the main thread waits, so that Ctrl-C works.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import inspect
 import operator
@@ -38,6 +40,7 @@ _PARALLEL = 1 << 17
 # second of cache misses.
 _LONG = 1 << 26
 _MOMENT = 50e-6  # seconds that a thread stays awake after work, and while others end theirs
+_TICK = 1e-3  # seconds between two changes of the CPUs of all helpers, each a call of the system
 _POLL = 0.1  # seconds between looks at signals that another thread received
 _PATIENCE = 0.3  # seconds that an interrupted kernel has to end the tasks it is at
 _NO_MORE = np.iinfo(np.int64).max // 2  # a ticket beyond every task
@@ -148,6 +151,16 @@ class _Job:
         self.finish()
 
 
+def _own_cpu() -> Callable[[], int] | None:
+    """What says on which CPU the calling thread is; None where threads cannot be placed."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    return getattr(ctypes.PyDLL(None), "sched_getcpu", None)  # glibc's and musl's
+
+
+_cpu = _own_cpu()
+
+
 class _Pool:
     """Threads that sleep until there is a job in `jobs`, and watch the board when they have worked.
 
@@ -157,6 +170,9 @@ class _Pool:
 
     def __init__(self) -> None:
         self.lock, self.workers = threading.Lock(), 0
+        self.threads: list[int] = []  # of the workers, as the system numbers them
+        self.kept_off: int | None = None  # the CPU that all workers keep off, if known; -1 for none
+        self.changed = -_TICK  # when that was
         self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self.shown: _Job | None = None
         self.board, self.free = np.full(_BOARD, _NO_MORE, dtype=np.int64), threading.Lock()
@@ -177,6 +193,8 @@ class _Pool:
             return
         board = self.board
         try:
+            if _cpu is not None and (cpu := _cpu()) != self.kept_off:
+                self._keep_off(cpu)
             self.shown = job = _Job(kernel, (board, *args), helpers)
             board[_TASKS], board[_DONE], board[0] = tasks, 0, 0
             self._give(job, min(helpers, self.workers))
@@ -199,6 +217,8 @@ class _Pool:
         if not self.workers:
             kernel(ticket, *args)
             return
+        if _cpu is not None and self.kept_off != -1:
+            self._keep_off(-1)  # here the calling thread sleeps
         job = _Job(kernel, (ticket, *args), workers)
         self._give(job, min(workers, self.workers))
         job.wait()
@@ -206,6 +226,17 @@ class _Pool:
     def _give(self, job: _Job, threads: int) -> None:
         for _ in range(threads):
             self.jobs.put(job)
+
+    def _keep_off(self, cpu: int) -> None:
+        """Let workers run wherever the calling thread may, except on that CPU."""
+        now = time.perf_counter()
+        if cpu >= 0 and now - self.changed < _TICK:
+            return  # two callers in turn would move all workers at each call
+        with suppress(OSError):  # not permitted, or a thread that has ended
+            everywhere = os.sched_getaffinity(0)
+            for thread in self.threads:
+                os.sched_setaffinity(thread, everywhere - {cpu} or everywhere)
+        self.kept_off, self.changed = cpu, now
 
     def _grow(self, workers: int) -> None:
         with self.lock:
@@ -220,6 +251,8 @@ class _Pool:
                 except RuntimeError:  # no thread to be had, or the interpreter is ending
                     return
                 self.workers += 1
+                self.threads += [] if worker.native_id is None else [worker.native_id]
+                self.kept_off = None
 
     def _count_turns(self) -> int:
         linger, some, best = _waits().linger[()], 1000, float("inf")

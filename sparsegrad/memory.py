@@ -104,11 +104,9 @@ _pool = _Pool()
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """`np.empty`, from the pool where it is on and the array is large."""
-    if not current.get().enable_memory_pool:
-        return np.empty(shape, dtype)
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes < _LEAST:
+    if nbytes < _LEAST or not current.get().enable_memory_pool:
         return np.empty(shape, dtype)
     return np.asarray(_Block(_pool.take(nbytes), shape, dtype))
 

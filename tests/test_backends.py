@@ -501,6 +501,23 @@ def test_spans(be, index):
 
 
 @pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+def test_take_lines(be, index):
+    rng = np.random.default_rng(2)
+    for m, k in ((1, 0), (1, 3), (40, 7), (900, 9000)):
+        indptr = np.concatenate(([0], np.cumsum(rng.integers(0, 9, m)))).astype(index)
+        minor, ids = rng.integers(0, 50, indptr[-1]).astype(index), rng.integers(0, m, k)
+        lines = [np.arange(indptr[i], indptr[i + 1]) for i in ids]
+        want = np.concatenate([*lines, np.zeros(0, int)])
+        for backend in (be, REFERENCE):
+            with Unchanged(indptr, minor, ids):
+                offsets, entries, taken = backend.take_lines(indptr, minor, ids)
+            np.testing.assert_array_equal(np.diff(offsets), [line.size for line in lines])
+            np.testing.assert_array_equal(entries, want)
+            np.testing.assert_array_equal(taken, minor[want])
+
+
+@pytest.mark.parametrize("be", FAST)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("index", ["i4", "i8"])
 def test_find(be, name, index):

@@ -32,6 +32,10 @@ class Cpu(Backend):
         parts = x[:whole].reshape(-1, fold * x.shape[1]).sum(axis=0).reshape(fold, -1)
         return parts.sum(axis=0, keepdims=keepdims) + x[whole:].sum(axis=0)
 
+    def gather(self, x: Array, index: Array) -> Array:
+        # Several times as fast where it can be, but it first copies what is not contiguous.
+        return x.take(index, axis=0) if x.flags.c_contiguous and x.ndim else x[index]
+
     def expand(self, indptr: Array, nnz: int) -> Array:
         return np.repeat(np.arange(indptr.size - 1, dtype=indptr.dtype), np.diff(indptr))
 

@@ -106,27 +106,33 @@ def linear_key(ticket, tasks, major, minor, width, key):
             key[e] = int64(major[e]) * width + int64(minor[e])
 
 
-@kernel(">n1 n <I1 <K2 >K2", "KI")
-def gather(ticket, tasks, index, x, out):
-    """out (e, w) = x[index], words of 4 or 8 bytes. What vectors do not divide is copied by
-    vectors that overlap."""
-    n, w = int64(index.size), uint64(x.shape[1])
+@kernel(">n1 n <I1 <K2 >K2 >n1", "KI")
+def gather(ticket, tasks, index, x, out, wrong):
+    """out (e, w) = x[index], words of 4 or 8 bytes, at least one of them. What vectors do not
+    divide is copied by vectors that overlap. Sets `wrong` (1,) for an index outside [0, n)."""
+    n, w, rows = int64(index.size), uint64(x.shape[1]), int64(x.shape[0])
     xs, outs = x.ravel(), out.ravel()
     wide, short = uint64(WIDE // x.itemsize), uint64(SHORT // x.itemsize)
     fetched = min(w, uint64(_FETCH // x.itemsize))
-    ahead_pays = far(x)
+    ahead_pays, ahead = far(x), uint64(_AHEAD)
     while True:
         t = draw(ticket)
         if t >= tasks:
             return
-        first, last = t * n // tasks, (t + 1) * n // tasks
+        first, last = uint64(t * n // tasks), uint64((t + 1) * n // tasks)
+        low = high = index[first]
+        for e in range(first, last):
+            low, high = min(low, index[e]), max(high, index[e])
+        if low < 0 or high >= rows:
+            wrong[0] = 1
+            return
         if w == uint64(1):
             for e in range(first, last):
                 outs[uint64(e)] = xs[uint64(index[e])]
             continue
         for e in range(first, last):
-            if ahead_pays and e + _AHEAD < n:
-                b = uint64(index[e + _AHEAD]) * w
+            if ahead_pays and e + ahead < uint64(n):
+                b = uint64(index[e + ahead]) * w
                 for j in range(uint64(0), fetched, wide):
                     prefetch(xs, b + j)
             b, to, j = uint64(index[e]) * w, uint64(e) * w, uint64(0)

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from numba import int64, uint64
 
-from sparsegrad.backends.cpu_jit_vector import draw, inlined, kernel, place
+from sparsegrad.backends.cpu_jit_vector import (
+    draw,
+    far,
+    inlined,
+    kernel,
+    lanes,
+    load,
+    place,
+    prefetch,
+    store,
+    zero,
+)
+
+_AHEAD = 8  # lines between fetching and copying one
 
 
 @kernel(">n1 n <I1 <I1 >I1", "I")
@@ -30,6 +43,54 @@ def spans(ticket, tasks, starts, offsets, out):
                 out[e] = shift + e
                 e += 1
             low += 1
+
+
+@kernel("<I1 <n1 >I1", "I")
+def line_offsets(indptr, ids, offsets):
+    """offsets (k + 1,) of the lines `ids` one behind the other; their end, which may not fit."""
+    total = int64(0)
+    offsets[0] = 0
+    for i in range(ids.size):
+        line = uint64(ids[i])
+        total += int64(indptr[line + uint64(1)]) - int64(indptr[line])
+        offsets[i + 1] = total
+    return total
+
+
+@kernel(">n1 n <I1 <I1 <n1 <I1 >I1 >I1", "I")
+def take_lines(ticket, tasks, indptr, minor, ids, offsets, entries, taken):
+    """entries, taken (offsets[-1],) = positions and minor ids of the lines `ids`."""
+    n, lines, fetch = int64(taken.size), int64(ids.size), far(minor)
+    words, step = lanes(zero(minor)), int64(lanes(zero(minor)))
+    last = int64(minor.size) - step  # the last place of a whole vector
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        e, end = t * n // tasks, (t + 1) * n // tasks
+        low, high = int64(0), lines  # the last line that starts at or before e
+        while low < high:
+            middle = (low + high + 1) // 2
+            if int64(offsets[middle]) <= e:
+                low = middle
+            else:
+                high = middle - 1
+        while e < end:
+            if fetch and low + _AHEAD < lines:
+                prefetch(minor, uint64(indptr[uint64(ids[low + _AHEAD])]))
+            source = int64(indptr[uint64(ids[low])]) + e - int64(offsets[low])
+            stop = min(end, int64(offsets[low + 1]))
+            # Vectors write beyond a short line, where the next one comes: lengths that cannot be
+            # foreseen then cost nothing. Not beyond the share of this task.
+            while e < stop and e + step <= end and source <= last:
+                store(taken, uint64(e), load(zero(minor), minor, uint64(source)))
+                for j in range(words):
+                    entries[uint64(e) + j] = uint64(source) + j
+                e, source = e + step, source + step
+            while e < stop:
+                entries[uint64(e)], taken[uint64(e)] = source, minor[uint64(source)]
+                e, source = e + 1, source + 1
+            e, low = stop, low + 1
 
 
 @kernel(">n1 n <I1 <I1 <K1 <K1 >I1", "IK")

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad import memory
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
-from sparsegrad.backends.cpu_jit_calls import I8, NONE, kernel_of, tasks_of
+from sparsegrad.backends.cpu_jit_calls import I8, NONE, kernel_of, same_index, tasks_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, get_num_threads, launch
 
 __all__ = ["CpuJitPlaces", "row_cuts"]
@@ -34,6 +35,22 @@ class CpuJitPlaces(Cpu):
         tasks = tasks_of(total)
         launch(kernel_of("spans", dtype), (tasks, *args), tasks, total)
         return out
+
+    def take_lines(self, indptr: Array, minor: Array, ids: Array) -> tuple[Array, Array, Array]:
+        # The size of the matrix decides: its other ops have loaded kernels by now.
+        lines = same_index(indptr, minor)
+        if lines is None or ids.dtype != I8 or not self._pays(minor.size, _MIN_PLACES):
+            return super().take_lines(indptr, minor, ids)
+        dtype, ids = minor.dtype, contiguous(ids, I8)
+        offsets = np.empty(ids.size + 1, dtype)
+        total = kernel_of("line_offsets", dtype)(lines[0], ids, offsets)
+        if total > np.iinfo(dtype).max:
+            return super().take_lines(indptr, minor, ids)
+        entries, taken = memory.empty((total,), dtype), memory.empty((total,), dtype)
+        tasks = tasks_of(total)
+        args = (tasks, *lines, ids, offsets, entries, taken)
+        launch(kernel_of("take_lines", dtype), args, tasks, 2 * total + ids.size)
+        return offsets, entries, taken
 
     def find(self, indptr: Array, cols: Array, row: Array, col: Array) -> Array:
         dtype, wide = np.result_type(indptr, cols), np.result_type(row, col)

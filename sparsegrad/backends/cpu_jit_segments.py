@@ -48,20 +48,17 @@ class CpuJitSegments(Cpu):
             or x.ndim == 0
             or x.dtype.alignment not in (4, 8)
             or not (x.flags.c_contiguous and x.flags.aligned)
-            or not self._pays(index.size * row, _MIN_GATHER)
-            or not inside(arrays[0], len(x))  # negative ids count from the end in NumPy
+            or not (index.size * row and self._pays(index.size * row, _MIN_GATHER))
         ):
             return super().gather(x, index)
-        out = memory.empty((index.size, *x.shape[1:]), x.dtype)
-        if out.size:
-            word = I8 if x.dtype.alignment == 8 else I4
-            source, target = (a.reshape(len(a), -1).view(word) for a in (x, out))
-            tasks = tasks_of(max(index.size, out.nbytes // LINE))
-            args = (tasks, arrays[0], source, target)
-            launch(
-                kernel_of("gather", word, index.dtype), args, tasks, 4 * index.size + target.size
-            )
-        return out
+        out, wrong = memory.empty((index.size, *x.shape[1:]), x.dtype), np.zeros(1, I8)
+        word = I8 if x.dtype.alignment == 8 else I4
+        source, target = (a.reshape(len(a), -1).view(word) for a in (x, out))
+        tasks = tasks_of(max(index.size, out.nbytes // LINE))
+        args = (tasks, arrays[0], source, target, wrong)
+        launch(kernel_of("gather", word, index.dtype), args, tasks, 4 * index.size + target.size)
+        # Negative ids count from the end in NumPy, which also refuses what is outside.
+        return super().gather(x, index) if wrong[0] else out
 
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         wide, arrays = wide_of(out.dtype), same_index(index)

@@ -18,11 +18,14 @@ Array = Any
 
 
 class Places:
-    """Positions of runs and of single cells, and two patterns made one."""
+    """Positions of runs and of single cells, lines by index, and two patterns made one."""
 
     xp: ModuleType = np
 
     def expand(self, indptr: Array, nnz: int) -> Array:
+        raise NotImplementedError
+
+    def gather(self, x: Array, index: Array) -> Array:
         raise NotImplementedError
 
     def spans(self, starts: Array, offsets: Array) -> Array:
@@ -31,6 +34,16 @@ class Places:
         total = int(offsets[-1])
         shift = starts - offsets[:-1]
         return shift[self.expand(offsets, total)] + self.xp.arange(total)
+
+    def take_lines(self, indptr: Array, minor: Array, ids: Array) -> tuple[Array, Array, Array]:
+        """The lines ids[0], ids[1], ... one behind the other: indptr (m + 1,), minor (nnz,), ids
+        (k,) in range -> their offsets (k + 1,), the positions of their entries, and the minor ids
+        of these."""
+        starts = indptr[ids]
+        offsets = self.xp.zeros(ids.size + 1, dtype=np.int64)
+        offsets[1:] = self.xp.cumsum(indptr[ids + 1] - starts)
+        entries = self.spans(starts, offsets)
+        return offsets, entries, self.gather(minor, entries)
 
     def find(self, indptr: Array, cols: Array, row: Array, col: Array) -> Array:
         """Where the cells (row[q], col[q]) stand among lines without duplicates: indptr (m + 1,),

@@ -204,6 +204,8 @@ def _special(items: list[Any]) -> tuple[bool, int]:
 
 def _broadcast_sizes(items: list[Any]) -> tuple[int, ...]:
     shapes = [x.shape if _is_array(x) else () for x in items]
+    if len(shapes) == 1:
+        return shapes[0]
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -214,7 +216,7 @@ def _broadcast_sizes(items: list[Any]) -> tuple[int, ...]:
 def _cut(A: Any, parts: tuple[plan_select.Part, ...]) -> Any:
     from sparsegrad.sparse_tensor import wrap
 
-    if all(part == range(n) for part, n in zip(parts, A.pattern.shape, strict=True)):
+    if parts == tuple(map(range, A.pattern.shape)):
         return A
     pattern, index = plan_select.cut(A.pattern, parts)
     values = take_p(A.values, index=index)

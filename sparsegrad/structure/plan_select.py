@@ -161,8 +161,8 @@ def _cut_compressed(pattern: Pattern, parts: tuple[Part, ...]) -> tuple[Pattern 
             indptr = indptr[rows.start : max(rows.start, rows.stop) + 1] - start
             index, ids = xp.arange(start, stop), ids[start:stop].copy()
         else:
-            indptr, index = _runs_of(be, indptr, rows.start + rows.step * xp.arange(len(rows)))
-            ids = ids[index]
+            listed = rows.start + rows.step * xp.arange(len(rows))
+            indptr, index, ids = be.take_lines(indptr, ids, listed)
     if minor != range(pattern.shape[1 - axis]):
         keep = _inside(ids, minor)
         kept = xp.flatnonzero(keep)
@@ -211,8 +211,7 @@ def lines(pattern: Pattern, dim: int, ids: Array) -> Select:
         return assemble(pattern.format, coords, shape, index)
     be, fmt = pattern.core.backend, pattern.format
     indptr, other, positions = (pattern.T if dim else pattern).rows()
-    offsets, index = _runs_of(be, indptr, ids)
-    minor = be.gather(other, index)
+    offsets, index, minor = be.take_lines(indptr, other, ids)
     index = index if positions is None else be.gather(positions, index)
     if fmt == ("csr", "csc")[dim]:
         return Select(_compressed(fmt, shape, offsets, minor), index)
@@ -248,13 +247,6 @@ def _has_offsets(pattern: Pattern, dim: int, wanted: int) -> bool:
     if pattern.format == ("csr", "csc")[dim]:
         return True
     return pattern.shape[dim] <= 8 * (pattern.nnz + wanted) + 1024
-
-
-def _runs_of(be: Any, indptr: Array, ids: Array) -> tuple[Array, Array]:
-    """Offsets of the runs `ids` of `indptr` listed one after the other, and their positions."""
-    starts = indptr[ids]
-    offsets = _running(be.xp, indptr[ids + 1] - starts)
-    return offsets, be.spans(starts, offsets)
 
 
 def cells(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array], place: int) -> Select:

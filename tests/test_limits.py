@@ -112,8 +112,8 @@ def test_helpers_keep_off_the_cpu_of_their_caller(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(cpu_jit_launch, "_cpu", lambda cpu=cpu: cpu)
         elsewhere = everywhere - {cpu} or everywhere
         assert launch(cpu_jit_launch._PARALLEL) == [elsewhere, elsewhere]
-    # A kernel that may take long runs without its caller, and has a helper more.
-    assert launch(cpu_jit_launch._LONG) == 3 * [everywhere]
+    # A kernel that may take long runs without its caller, and has a helper more in its place.
+    assert launch(cpu_jit_launch._LONG) == [{cpu}, elsewhere, elsewhere]
     try:  # a caller that may run on one CPU alone
         os.sched_setaffinity(0, {here})
         monkeypatch.setattr(cpu_jit_launch, "_cpu", lambda: here)

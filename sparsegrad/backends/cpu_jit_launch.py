@@ -171,8 +171,8 @@ class _Pool:
     def __init__(self) -> None:
         self.lock, self.workers = threading.Lock(), 0
         self.threads: list[int] = []  # of the workers, as the system numbers them
-        self.kept_off: int | None = None  # the CPU that all workers keep off, if known; -1 for none
-        self.changed = -_TICK  # when that was
+        self.placed: tuple[int, bool] | None = None  # what `_place` was told last, and when
+        self.changed = -_TICK
         self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self.shown: _Job | None = None
         self.board, self.free = np.full(_BOARD, _NO_MORE, dtype=np.int64), threading.Lock()
@@ -193,8 +193,7 @@ class _Pool:
             return
         board = self.board
         try:
-            if _cpu is not None and (cpu := _cpu()) != self.kept_off:
-                self._keep_off(cpu)
+            self._place(True)
             self.shown = job = _Job(kernel, (board, *args), helpers)
             board[_TASKS], board[_DONE], board[0] = tasks, 0, 0
             self._give(job, min(helpers, self.workers))
@@ -217,8 +216,7 @@ class _Pool:
         if not self.workers:
             kernel(ticket, *args)
             return
-        if _cpu is not None and self.kept_off != -1:
-            self._keep_off(-1)  # here the calling thread sleeps
+        self._place(False)
         job = _Job(kernel, (ticket, *args), workers)
         self._give(job, min(workers, self.workers))
         job.wait()
@@ -227,16 +225,20 @@ class _Pool:
         for _ in range(threads):
             self.jobs.put(job)
 
-    def _keep_off(self, cpu: int) -> None:
-        """Let workers run wherever the calling thread may, except on that CPU."""
+    def _place(self, working: bool) -> None:
+        """Let workers run wherever the calling thread may, except on its CPU. Where that thread is
+        not `working`, but waits, one of them takes its place there."""
+        if _cpu is None or (place := (_cpu(), working)) == self.placed:
+            return
         now = time.perf_counter()
-        if cpu >= 0 and now - self.changed < _TICK:
+        if working and now - self.changed < _TICK:
             return  # two callers in turn would move all workers at each call
+        cpu, everywhere = {place[0]}, os.sched_getaffinity(0)
         with suppress(OSError):  # not permitted, or a thread that has ended
-            everywhere = os.sched_getaffinity(0)
-            for thread in self.threads:
-                os.sched_setaffinity(thread, everywhere - {cpu} or everywhere)
-        self.kept_off, self.changed = cpu, now
+            for i, thread in enumerate(self.threads):
+                stands_in = i == 0 and not working
+                os.sched_setaffinity(thread, cpu if stands_in else everywhere - cpu or everywhere)
+        self.placed, self.changed = place, now
 
     def _grow(self, workers: int) -> None:
         with self.lock:
@@ -252,7 +254,7 @@ class _Pool:
                     return
                 self.workers += 1
                 self.threads += [] if worker.native_id is None else [worker.native_id]
-                self.kept_off = None
+                self.placed = None
 
     def _count_turns(self) -> int:
         linger, some, best = _waits().linger[()], 1000, float("inf")

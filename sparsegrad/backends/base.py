@@ -9,6 +9,7 @@ grouped by row: indptr, column indices, and the positions of those entries or No
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -79,6 +80,11 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         """Let work that is queued from now on come after what was queued before `mark`."""
 
     # ---- dense sums that need a wider accumulator ----------------------------------------------
+    def fused(self, formula: Callable[..., Array], *arrays: Any, **static: Any) -> Array:
+        """formula(xp, *arrays, **static), each element from those at its place: arrays broadcast,
+        numbers stand for themselves. In one pass where that is possible."""
+        return formula(self.xp, *arrays, **static)
+
     def sum(self, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
         """Sum over `axis`; 16-bit floats are summed in float32."""
         # The method, here and elsewhere: a function of NumPy costs as much again.

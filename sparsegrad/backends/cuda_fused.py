@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import cupy
+import numpy as np
 
 from sparsegrad.backends.base import Array, Backend
 
@@ -14,37 +15,70 @@ __all__ = ["CudaFused"]
 
 
 class CudaFused(Backend):
-    """Activations; bfloat16, which CuPy does not fuse, is the reference's."""
+    """Formulas of primitives, and activations; of bfloat16, which CuPy does not fuse, they are
+    several launches."""
+
+    def fused(self, formula: Callable[..., Array], *arrays: Any, **static: Any) -> Array:
+        return _fused(formula, cupy, *arrays, **static)
+
+    def relu_grad(self, g: Array, y: Array) -> Array:
+        return _fused(Backend.relu_grad, self, g, y)
+
+    def leaky_relu(self, x: Array, slope: float) -> Array:
+        return _fused(Backend.leaky_relu, self, x, slope)
+
+    def leaky_relu_grad(self, g: Array, x: Array, slope: float) -> Array:
+        return _fused(Backend.leaky_relu_grad, self, g, x, slope)
+
+    def elu(self, x: Array, alpha: float) -> Array:
+        return _fused(Backend.elu, self, x, alpha)
+
+    def elu_grad(self, g: Array, x: Array, alpha: float) -> Array:
+        return _fused(Backend.elu_grad, self, g, x, alpha)
 
     def gelu(self, x: Array) -> Array:
-        return _fused(self, "gelu", x)
+        return _fused(Backend.gelu, self, x)
 
     def gelu_grad(self, g: Array, x: Array) -> Array:
-        return _fused(self, "gelu_grad", g, x)
+        return _fused(Backend.gelu_grad, self, g, x)
 
     def silu(self, x: Array) -> Array:
-        return _fused(self, "silu", x)
+        return _fused(Backend.silu, self, x)
 
     def silu_grad(self, g: Array, x: Array) -> Array:
-        return _fused(self, "silu_grad", g, x)
+        return _fused(Backend.silu_grad, self, g, x)
 
 
-def _fused(be: Backend, name: str, *arrays: Array) -> Array:
-    if any(a.dtype.name == "bfloat16" for a in arrays):
-        return getattr(Backend, name)(be, *arrays)
-    return _kernel(be, name, len(arrays))(*arrays)
+def _fused(formula: Callable[..., Any], lib: Any, *operands: Any, **static: Any) -> Array:
+    """formula(lib, *operands, **static) as a kernel of CuPy's. Static floats are arguments of the
+    kernel; what else is static makes a kernel of its own."""
+    names = [getattr(x, "dtype", np.dtype("f8")).name for x in operands]
+    if "bfloat16" in names:
+        return formula(lib, *operands, **static)
+    floats = tuple(name for name, value in static.items() if type(value) is float)
+    rest = tuple((name, value) for name, value in static.items() if type(value) is not float)
+    narrow = tuple(name == "float16" for name in names)
+    run = _kernel(formula, lib, narrow, floats, rest)
+    return run(*operands, *(static[name] for name in floats))
 
 
 @cache
-def _kernel(be: Backend, name: str, count: int) -> Callable[..., Any]:
-    formula = getattr(Backend, name)
+def _kernel(
+    formula: Callable[..., Any],
+    lib: Any,
+    narrow: tuple[bool, ...],
+    floats: tuple[str, ...],
+    rest: tuple[tuple[str, Any], ...],
+) -> Callable[..., Any]:
+    """narrow: which operands are of 16 bits. They are computed in float32, and rounded once."""
+    count = len(narrow)
 
-    def of_one(x: Any) -> Any:
-        return formula(be, x)
+    def of_elements(*args: Any) -> Any:
+        wide = [x.astype("f4") if half else x for x, half in zip(args, narrow, strict=False)]
+        static = dict(zip(floats, args[count:], strict=True), **dict(rest))
+        out = formula(lib, *wide, **static)
+        half = any(narrow) and out.dtype.kind == "f"
+        return out.astype("f2") if half else out
 
-    def of_two(g: Any, x: Any) -> Any:
-        return formula(be, g, x)
-
-    function = of_one if count == 1 else of_two
-    function.__name__ = f"sg_{name}"
-    return cupy.fuse(function)
+    of_elements.__name__ = f"sg_{formula.__name__.removesuffix('_p')}"
+    return cupy.fuse(of_elements)

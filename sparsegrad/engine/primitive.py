@@ -82,6 +82,7 @@ class Primitive:
         outputs: tuple[str, ...] = (),
         view: bool = False,
         passes_g: bool = False,
+        fuse: bool = False,
         promote: str = "same",
     ) -> None:
         if promote not in ("same", "float", "none"):
@@ -93,6 +94,9 @@ class Primitive:
         if not params or params[0].name not in ("xp", "be"):
             raise TypeError(f"{self.name}: the first parameter must be 'xp' or 'be'")
         self._takes_xp = params[0].name == "xp"
+        if fuse and not self._takes_xp:
+            raise TypeError(f"{self.name}: a formula to fuse takes 'xp'")
+        self._fused = fuse
         self.inputs = tuple(p.name for p in params[1:] if p.kind is p.POSITIONAL_OR_KEYWORD)
         variadic = [p.name for p in params if p.kind is p.VAR_POSITIONAL]
         self.variadic = variadic[0] if variadic else None
@@ -209,7 +213,7 @@ class Primitive:
             if type(first) is not np.ndarray:
                 check_devices(self, args, static)
                 static = {k: _moved(v, lib) for k, v in static.items()}
-            if self._takes_xp:
+            if self._takes_xp and not self._fused:
                 lib = lib.xp
         return self._finish(args, static, needs, lib, arrays, narrow)
 
@@ -225,7 +229,10 @@ class Primitive:
         """Run the forward, and record it if an input needs a gradient."""
         token = silence(SILENT)
         try:
-            result = self.forward(lib, *arrays, **static)
+            if self._fused and lib is not np:
+                result = lib.fused(self.forward, *arrays, **static)
+            else:
+                result = self.forward(lib, *arrays, **static)
             if narrow is not None:
                 result = self._narrowed(result, narrow)
         except SparsegradError:
@@ -480,6 +487,8 @@ def primitive(forward: Any = None, **options: Any) -> Any:
     view: the output may share memory with the first input (in-place counters are then shared).
     passes_g: a rule may return the memory of g itself, as rules of views do: the gradient need not
         be copied again then.
+    fuse: the forward is a formula of the elements at one place, of arrays that broadcast, written
+        in functions of `xp` alone: a device runs it as one kernel.
     promote: "same" brings inputs to one dtype, "float" also makes integers floating point,
         "none" leaves them.
     """

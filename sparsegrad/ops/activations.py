@@ -12,6 +12,7 @@ from sparsegrad.ops.elementwise import exp_p, sigmoid_p, tanh_p, where
 __all__ = ["elu", "gelu", "leaky_relu", "logsigmoid", "silu", "softplus"]
 
 _ROOT_2_PI = math.sqrt(2 / math.pi)
+_CUBIC = 0.044715
 
 
 @primitive(promote="float")
@@ -88,23 +89,37 @@ gelu_p.defvjp(x=lambda g, x: gelu_grad_p(g, x), sparse_g=True)
 gelu_grad_p.defvjp(dy=lambda g, x: gelu_grad_p(g, x), x=_gelu_curvature)
 
 
-@primitive(promote="float")
+@primitive(promote="float", fuse=True)
 def gelu_tanh_p(xp: Any, x: Any) -> Any:
+    """x times 0.5 * (1 + tanh(inner)), which is nearly the normal distribution function."""
     wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
-    inner = _ROOT_2_PI * (wide + 0.044715 * wide * wide * wide)
+    inner = _ROOT_2_PI * (wide + _CUBIC * wide * wide * wide)
     return (0.5 * wide * (1 + xp.tanh(inner))).astype(x.dtype, copy=False)
 
 
-def _gelu_tanh_rule(g: Any, x: Any) -> Any:
-    t = tanh_p(_ROOT_2_PI * (x + 0.044715 * (x * x * x)))
-    slope = _ROOT_2_PI * (1 + 3 * 0.044715 * (x * x))
-    return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
+@primitive(fuse=True)
+def gelu_tanh_grad_p(xp: Any, dy: Any, x: Any) -> Any:
+    wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
+    squares = wide * wide
+    t = xp.tanh(_ROOT_2_PI * wide * (1 + _CUBIC * squares))
+    inner_slope = _ROOT_2_PI * (1 + 3 * _CUBIC * squares)
+    slope = 0.5 * (1 + t) + 0.5 * wide * (1 - t * t) * inner_slope
+    return (dy * slope).astype(dy.dtype, copy=False)
 
 
-gelu_tanh_p.defvjp(x=_gelu_tanh_rule, sparse_g=True)
+def _gelu_tanh_curvature(g: Any, dy: Any, x: Any) -> Any:
+    squares = x * x
+    t = tanh_p(_ROOT_2_PI * x * (1 + _CUBIC * squares))
+    slope = _ROOT_2_PI * (1 + 3 * _CUBIC * squares)
+    bend = 6 * _CUBIC * _ROOT_2_PI * x - 2 * t * (slope * slope)
+    return g * dy * ((1 - t * t) * (slope + 0.5 * x * bend))
 
 
-@primitive(promote="float")
+gelu_tanh_p.defvjp(x=lambda g, x: gelu_tanh_grad_p(g, x), sparse_g=True)
+gelu_tanh_grad_p.defvjp(dy=lambda g, x: gelu_tanh_grad_p(g, x), x=_gelu_tanh_curvature)
+
+
+@primitive(promote="float", fuse=True)
 def softplus_p(xp: Any, x: Any, *, beta: float, threshold: float) -> Any:
     scaled = x * beta
     return xp.where(scaled > threshold, x, xp.logaddexp(scaled, x.dtype.type(0)) / beta)

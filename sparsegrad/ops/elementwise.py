@@ -111,15 +111,22 @@ def minimum_p(xp: Any, a: Any, b: Any) -> Any:
     return xp.minimum(a, b)
 
 
-def _share(g: Any, first: Any, second: Any) -> Any:
-    """All of g where `first` wins, half of it in a tie, as in PyTorch."""
-    return g * where(first > second, 1.0, where(first == second, 0.5, 0.0))
+@primitive(fuse=True)
+def maximum_grad_p(xp: Any, dy: Any, a: Any, b: Any) -> Any:
+    """All of dy where `a` is larger, half of it in a tie, as in PyTorch."""
+    return xp.where(a > b, dy, xp.where(a == b, 0.5 * dy, 0))
 
 
-maximum_p.defvjp(a=lambda g, a, b: _share(g, a, b), b=lambda g, a, b: _share(g, b, a))
+maximum_p.defvjp(
+    a=lambda g, a, b: maximum_grad_p(g, a, b), b=lambda g, a, b: maximum_grad_p(g, b, a)
+)
 minimum_p.defvjp(
-    a=lambda g, a, b: _share(g, -a, -b),
-    b=lambda g, a, b: _share(g, -b, -a),
+    a=lambda g, a, b: maximum_grad_p(g, b, a), b=lambda g, a, b: maximum_grad_p(g, a, b)
+)
+maximum_grad_p.defvjp(
+    dy=lambda g, a, b: maximum_grad_p(g, a, b),
+    a=lambda g, dy: g * dy * 0,
+    b=lambda g, dy: g * dy * 0,
 )
 
 
@@ -153,7 +160,7 @@ def tanh_p(xp: Any, x: Any) -> Any:
     return xp.tanh(x)
 
 
-@primitive
+@primitive(fuse=True)
 def tanh_grad_p(xp: Any, dy: Any, y: Any) -> Any:
     return dy * (1 - y * y)
 
@@ -162,13 +169,13 @@ tanh_p.defvjp(x=lambda g, out: tanh_grad_p.binary(g, out), sparse_g=True)
 tanh_grad_p.defvjp(dy=lambda g, y: tanh_grad_p(g, y), y=lambda g, dy, y: g * dy * (-2 * y))
 
 
-@primitive(promote="float")
+@primitive(promote="float", fuse=True)
 def sigmoid_p(xp: Any, x: Any) -> Any:
     # 0.5 * (1 + tanh(x / 2)): no overflow for either sign.
     return 0.5 * (1 + xp.tanh(0.5 * x))
 
 
-@primitive
+@primitive(fuse=True)
 def sigmoid_grad_p(xp: Any, dy: Any, y: Any) -> Any:
     return dy * (y * (1 - y))
 

@@ -101,7 +101,8 @@ def _cotangent(op: Primitive) -> None:
 for _op in (
     *(dense.tanh_grad_p, dense.sigmoid_grad_p, dense.relu_grad_p, unary.clamp_grad_p),
     *(activations.gelu_grad_p, activations.silu_grad_p),
-    *(activations.elu_grad_p, activations.leaky_relu_grad_p),
+    *(activations.elu_grad_p, activations.leaky_relu_grad_p, activations.gelu_tanh_grad_p),
+    *(trig.asin_grad_p, trig.asinh_grad_p, trig.erf_grad_p),
 ):
     _cotangent(_op)
 
@@ -144,11 +145,11 @@ def where_masked(mask: Any, a: Any, b: Any) -> Any:
             raise ShapeError(f"where: shapes differ; got sparse mask: {mask.shape}, {x.shape}")
     if is_sparse(a) or hasattr(a, "shape"):
         a = coalesce(a) if is_sparse(a) else sparse_mask(a, mask.pattern)
-        at = sparse_mask(mask, a.pattern).values.data.astype(bool)
+        at = sparse_mask(mask, a.pattern).values.data
         parts.append(_wrap(dense.where_p(a.values, 0, mask=at), a.pattern))
     if is_sparse(b):
         b = coalesce(b)
-        at = sparse_mask(mask, b.pattern).values.data.astype(bool)
+        at = sparse_mask(mask, b.pattern).values.data
         parts.append(_wrap(dense.where_p(0, b.values, mask=at), b.pattern))
     zeros = sum(isinstance(x, (int, float)) and x == 0 for x in (a, b))
     if not parts or len(parts) + zeros < 2:
@@ -219,6 +220,8 @@ def _add(a: Any, b: Any) -> Any:
 @dense.sub_p.defsparse
 def _sub(a: Any, b: Any) -> Any:
     if is_sparse(a) and is_sparse(b):
+        if a.shape == b.shape and a.pattern.same_as(b.pattern):
+            return _wrap(dense.sub_p(a.values, b.values), a.pattern)
         return _union("sub", a, -b)
     if is_sparse(a):
         return _with_dense("sub", a, dense.neg(as_argument("sub", b)))

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.ops.elementwise import exp_p, sqrt_p
-from sparsegrad.ops.unary import rsqrt_p
+from sparsegrad.ops.elementwise import sqrt_p
 
 __all__ = [
     "acos",
@@ -55,7 +54,16 @@ def asin_p(xp: Any, x: Any) -> Any:
     return xp.arcsin(x)
 
 
-asin_p.defvjp(x=lambda g, x: g * rsqrt_p(1 - x * x), sparse_g=True)
+@primitive(fuse=True)
+def asin_grad_p(xp: Any, dy: Any, x: Any) -> Any:
+    return dy / xp.sqrt(1 - x * x)
+
+
+asin_p.defvjp(x=lambda g, x: asin_grad_p(g, x), sparse_g=True)
+asin_grad_p.defvjp(
+    dy=lambda g, x: asin_grad_p(g, x),
+    x=lambda g, dy, x: asin_grad_p(g * dy, x) * (x / (1 - x * x)),
+)
 
 
 @primitive(promote="float")
@@ -63,7 +71,7 @@ def acos_p(xp: Any, x: Any) -> Any:
     return xp.arccos(x)
 
 
-acos_p.defvjp(x=lambda g, x: -(g * rsqrt_p(1 - x * x)), sparse_g=True)
+acos_p.defvjp(x=lambda g, x: -asin_grad_p(g, x), sparse_g=True)
 
 
 @primitive(promote="float")
@@ -107,7 +115,16 @@ def asinh_p(xp: Any, x: Any) -> Any:
     return xp.arcsinh(x)
 
 
-asinh_p.defvjp(x=lambda g, x: g * rsqrt_p(1 + x * x), sparse_g=True)
+@primitive(fuse=True)
+def asinh_grad_p(xp: Any, dy: Any, x: Any) -> Any:
+    return dy / xp.sqrt(1 + x * x)
+
+
+asinh_p.defvjp(x=lambda g, x: asinh_grad_p(g, x), sparse_g=True)
+asinh_grad_p.defvjp(
+    dy=lambda g, x: asinh_grad_p(g, x),
+    x=lambda g, dy, x: -asinh_grad_p(g * dy, x) * (x / (1 + x * x)),
+)
 
 
 @primitive(promote="float")
@@ -131,7 +148,15 @@ def erf_p(be: Any, x: Any) -> Any:
     return be.erf(x)
 
 
-erf_p.defvjp(x=lambda g, x: g * (2 / math.sqrt(math.pi) * exp_p(-(x * x))), sparse_g=True)
+@primitive(fuse=True)
+def erf_grad_p(xp: Any, dy: Any, x: Any) -> Any:
+    return dy * (2 / math.sqrt(math.pi) * xp.exp(-(x * x)))
+
+
+erf_p.defvjp(x=lambda g, x: erf_grad_p(g, x), sparse_g=True)
+erf_grad_p.defvjp(
+    dy=lambda g, x: erf_grad_p(g, x), x=lambda g, dy, x: erf_grad_p(g * dy * (-2 * x), x)
+)
 
 
 # ---- public names ------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def log10_p(xp: Any, x: Any) -> Any:
 log10_p.defvjp(x=lambda g, x: g / (x * math.log(10)), sparse_g=True)
 
 
-@primitive(promote="float")
+@primitive(promote="float", fuse=True)
 def rsqrt_p(xp: Any, x: Any) -> Any:
     return xp.reciprocal(xp.sqrt(x))
 
@@ -122,11 +122,12 @@ def clamp_p(xp: Any, x: Any, *, low: Any, high: Any) -> Any:
     return xp.clip(x, low, high)
 
 
-@primitive
+@primitive(fuse=True)
 def clamp_grad_p(xp: Any, dy: Any, x: Any, *, low: Any, high: Any) -> Any:
     """All of dy inside the bounds and on them, as in PyTorch; nothing outside."""
-    inside = xp.ones(x.shape, bool) if low is None else x >= low
-    return dy * (inside if high is None else inside & (x <= high))
+    if low is not None:
+        dy = xp.where(x >= low, dy, 0)
+    return dy if high is None else xp.where(x <= high, dy, 0)
 
 
 clamp_p.defvjp(

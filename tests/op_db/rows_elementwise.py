@@ -13,6 +13,8 @@ import sparsegrad as sg
 from op_db.case import FORMATS, Draw, OpCase, Sample, Sparse
 from op_db.samples import *  # noqa: F403
 from sparsegrad.ops import binary as B
+from sparsegrad.ops import elementwise as E
+from sparsegrad.ops import trigonometric as T
 from sparsegrad.ops import unary as U
 
 ref_erf = np.vectorize(erf, otypes=[np.float64])
@@ -129,6 +131,11 @@ ROWS = [
            lambda d: iter([((d.dense(3, 4), d.dense(4, high=-0.5), d.dense(3, 1, low=0.5)), {})])),
     OpCase("clamp[sparse]", lambda a: sg.clamp(a, -0.5, 0.6), lambda x: np.clip(x, -0.5, 0.6), unique, None, FORMATS,
            huge=huge_small),
+    OpCase("maximum_grad", E.maximum_grad_p, lambda dy, a, b: dy * (a > b), lambda d: (((x, *p), {}) for (x, _), _ in same_shape(d) for p in [(d.dense(*x.shape), d.dense(*x.shape))]),
+           "maximum_grad_p"),
+    *(OpCase(f"{op.name[:-2]}", op, lambda dy, x, slope=slope: dy * slope(x), lambda d: (((dy, x / 2.5), {}) for (dy, x), _ in same_shape(d)), op.name)
+      for op, slope in ((T.asin_grad_p, lambda x: (1 - x * x) ** -0.5), (T.asinh_grad_p, lambda x: (1 + x * x) ** -0.5),
+                        (T.erf_grad_p, lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)))),
     OpCase("clamp_grad", lambda dy, x: U.clamp_grad_p(dy, x, low=-0.6, high=0.6),
            lambda dy, x: dy * (np.abs(x) <= 0.6), same_shape, "clamp_grad_p"),
     *(OpCase(name, getattr(sg, name), ref, special, f"{name}_p", order=0) for name, ref in (

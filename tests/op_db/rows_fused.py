@@ -71,6 +71,12 @@ def ref_gelu_grad(dy: Any, x: Any) -> Any:
     return dy * (0.5 * (1 + ref_erf(x / np.sqrt(2))) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi))
 
 
+def ref_gelu_tanh_grad(dy: Any, x: Any) -> Any:
+    scale = np.sqrt(2 / np.pi)
+    t = np.tanh(scale * (x + 0.044715 * x**3))
+    return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t**2) * scale * (1 + 3 * 0.044715 * x**2))
+
+
 def ref_silu_grad(dy: Any, x: Any) -> Any:
     s = 1 / (1 + np.exp(-x))
     return dy * s * (1 + x * (1 - s))
@@ -220,6 +226,7 @@ ROWS = [
     OpCase("attention[bias]", lambda q, k, v, m: sg.scaled_dot_product_attention(q, k, v, m, scale=1.0), lambda q, k, v, m: ref_softmax(q @ k.T + m, 1) @ v,
            lambda d: iter([((d.dense(3, 2), d.dense(5, 2), d.dense(5, 3), d.dense(3, 5)), {})])),
     OpCase("gelu_grad", A.gelu_grad_p, ref_gelu_grad, same_shape, "gelu_grad_p"),
+    OpCase("gelu_tanh_grad", A.gelu_tanh_grad_p, ref_gelu_tanh_grad, same_shape, "gelu_tanh_grad_p"),
     OpCase("silu_grad", A.silu_grad_p, ref_silu_grad, same_shape, "silu_grad_p"),
     OpCase("elu_grad", lambda dy, x: A.elu_grad_p(dy, x, alpha=0.7), ref_elu_grad, same_shape, "elu_grad_p"),
     OpCase("leaky_relu_grad", lambda dy, x: A.leaky_relu_grad_p(dy, x, slope=0.2), lambda dy, x: dy * np.where(x > 0, 1, 0.2), same_shape, "leaky_relu_grad_p"),

@@ -169,11 +169,8 @@ MORE = {
         prune 13 6; prune[hybrid] 12 5; drop_zeros 6 1; nonzero[sparse] 9 0;
         top_k[None,value] 10 1; top_k[0,value] 10 1; top_k[1,value] 12 1;
         top_k[None,magnitude] 11 1; top_k[0,magnitude] 11 1; top_k[1,magnitude] 13 1;
-        diag[sparse] 5 0; pad[sparse] 7 1; permute[sparse] 7 0; sum[sparse,3-D] 5 2;
-        amax[sparse,3-D] 6 11; sparse_mask[sparse] 11 2; getitem[hybrid] 15 2;
-        getitem[cube] 55 7; getitem[sparse,rows] 18 5; getitem[sparse mask] 33 5;
-        getitem[own mask] 34 6; index_select[sparse] 15 5; where[mask] 37 7;
-        index_select[cube] 20 5; matmul[dense,rows] 3 7
+        amax[sparse,3-D] 5 11; getitem[hybrid] 15 2; getitem[sparse mask] 29 5;
+        getitem[own mask] 30 6; where[mask] 29 7
     """,
     "a formula of several steps on dense values": """
         softmax[sparse,3-D] 5 4; log_softmax[sparse,3-D] 6 4; logsumexp[hybrid] 10 7;

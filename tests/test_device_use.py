@@ -293,6 +293,31 @@ def test_functions_take_a_device_as_in_pytorch(device: str) -> None:
         pass
 
 
+def test_index_arrays_that_come_again_and_may_have_changed(device: str) -> None:
+    """Their index work is kept with a copy of them, on the device or in host memory."""
+    A, dense = matrix(device=device).to("csr"), matrix().to_dense().numpy()
+    mask = np.array([[True, False, True], [False] * 3, [True] * 3, [False] * 3])
+    cases = {
+        "rows": (np.array([3, 0]), lambda i: A[i], lambda i: dense[i]),
+        "negative": (np.array([-1, 0]), lambda i: A[i], lambda i: dense[i]),
+        "cells": (np.array([2, 0]), lambda i: A[i, i], lambda i: dense[i, i]),
+        "mesh": (np.array([[2, 0]]), lambda i: A[i.T, i], lambda i: dense[i.T, i]),
+        "columns": (np.array([2, 0]), lambda i: A.index_select(1, i), lambda i: dense[:, i]),
+        "mask": (mask, lambda i: A[i], lambda i: dense[i]),
+    }
+    for name, (index, op, expected) in cases.items():
+        for given in (index.copy(), sg.tensor(index, device=device), sg.tensor(index)):
+            array = given if isinstance(given, np.ndarray) else given.data
+            out = op(given)
+            np.testing.assert_array_equal(out.to_dense().numpy(), expected(index), name)
+            if name != "mesh":  # whose arrays are new views in every call
+                assert op(given).pattern is out.pattern, name
+            array[(0,) * array.ndim] = name != "mask"  # 1, or False
+            changed = np.asarray(array if given is array else given.cpu().numpy())
+            assert not np.array_equal(changed, index)
+            np.testing.assert_array_equal(op(given).to_dense().numpy(), expected(changed), name)
+
+
 def test_events_measure_without_waiting(device: str) -> None:
     start, end = sg.cuda.Event(enable_timing=True), sg.cuda.Event(enable_timing=True)
     x = sg.ones(1000, device=device)

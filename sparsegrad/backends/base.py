@@ -57,6 +57,7 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
     name = "reference"
     xp: ModuleType = np
     scatter_sorts = False  # whether `scatter_add` sorts its ids: runs that are kept are better
+    keeps_ids = False  # whether to look at a user's index costs more than to compare it
 
     # ---- creation and transfer -----------------------------------------------------------------
     def asarray(self, x: Any, dtype: Any = None) -> Array:
@@ -79,12 +80,12 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
     def wait(self, mark: Any) -> None:
         """Let work that is queued from now on come after what was queued before `mark`."""
 
-    # ---- dense sums that need a wider accumulator ----------------------------------------------
     def fused(self, formula: Callable[..., Array], *arrays: Any, **static: Any) -> Array:
         """formula(xp, *arrays, **static), each element from those at its place: arrays broadcast,
         numbers stand for themselves. In one pass where that is possible."""
         return formula(self.xp, *arrays, **static)
 
+    # ---- dense sums that need a wider accumulator ----------------------------------------------
     def sum(self, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
         """Sum over `axis`; 16-bit floats are summed in float32."""
         # The method, here and elsewhere: a function of NumPy costs as much again.
@@ -116,6 +117,10 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         return self.asarray(found, accumulator(x.dtype))
 
     # ---- index work ----------------------------------------------------------------------------
+    def same(self, a: Array, b: Array) -> bool:
+        """Whether arrays of one shape and dtype are equal everywhere."""
+        return bool((a == b).all())
+
     def expand(self, indptr: Array, nnz: int) -> Array:
         """Offsets (n + 1,) to sorted ids (nnz,): the row of every entry."""
         entries = self.xp.arange(nnz, dtype=indptr.dtype)

@@ -65,6 +65,7 @@ class Cuda(CudaChecks, CudaRows, CudaFused):
     name = "cuda"
     xp = cupy
     scatter_sorts = True
+    keeps_ids = True
 
     # ---- creation and transfer -----------------------------------------------------------------
     def asarray(self, x: Any, dtype: Any = None) -> Array:
@@ -103,6 +104,9 @@ class Cuda(CudaChecks, CudaRows, CudaFused):
         return philox.dropout(cupy.ascontiguousarray(x), p, seed, offset)
 
     # ---- index work ----------------------------------------------------------------------------
+    def same(self, a: Array, b: Array) -> bool:
+        return bool(_same(a, b))  # sync
+
     def expand(self, indptr: Array, nnz: int) -> Array:
         return segment.expand(indptr, nnz)
 
@@ -314,6 +318,8 @@ class Cuda(CudaChecks, CudaRows, CudaFused):
     factorize = _falls_back("factorize", "solved on the host by SuperLU")
     triangular_solve = _falls_back("triangular_solve", "solved on the host by SciPy")
 
+
+_same = cupy.ReductionKernel("T a, T b", "bool out", "a == b", "a && b", "out = a", "1", "sg_same")
 
 _sorted_ids: dict[tuple[int, int], tuple[weakref.ref[Array], tuple[Array, Array], Any]] = {}
 

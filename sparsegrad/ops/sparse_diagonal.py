@@ -85,8 +85,12 @@ def diag(x: Any, offset: int = 0) -> Any:
     n = x.shape[0] + abs(offset)
     down, right = max(0, -offset), max(0, offset)
     if is_sparse(x):
-        ids = x.pattern.row.astype("int64")
-        return selected(x.values, plan_select.assemble("coo", (ids + down, ids + right), (n, n)))
+
+        def build() -> Any:
+            ids = x.pattern.row.astype("int64")
+            return plan_select.assemble("coo", (ids + down, ids + right), (n, n))
+
+        return selected(x.values, x.pattern.cached(("as diagonal", offset), build))
     ids = _arange(x.data, x.shape[0])
     flat = put_rows_p(x, index=(ids + down) * n + ids + right, n=n * n)
     return reshape_p(flat, shape=(n, n))

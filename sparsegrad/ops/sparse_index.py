@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends
+from sparsegrad.device import Device
 from sparsegrad.errors import PatternError, ShapeError, memory_for
 from sparsegrad.ops.elementwise import where_p
 from sparsegrad.ops.index import getitem_p, put_rows_p, raw_index, take, take_p
@@ -76,7 +77,7 @@ def _expanded(A: Any, index: Any) -> list[Any]:
     items: list[Any] = []
     masks: dict[int, int] = {}  # position of an item that came from a mask -> the mask's size there
     for item in index if isinstance(index, tuple) else (index,):
-        found, sizes = _ids_of(item)
+        found, sizes = _ids_of(item, A.device)
         masks.update({len(items) + i: n for i, n in enumerate(sizes)})
         items += found
     count = sum(item is not None and item is not Ellipsis for item in items)
@@ -84,7 +85,6 @@ def _expanded(A: Any, index: Any) -> list[Any]:
         raise IndexError("index: more than one Ellipsis")
     if count > A.ndim:
         raise IndexError(f"index: {count} indices for the {A.ndim} dimensions of shape {A.shape}")
-    backend = A.pattern.core.backend
     out: list[Any] = []
     left = iter(A.shape)
     missing = A.ndim - count
@@ -101,12 +101,11 @@ def _expanded(A: Any, index: Any) -> list[Any]:
                 raise IndexError(
                     f"index: a mask has size {masks[position]} where shape {A.shape} has {n}"
                 )
-            item = _in_range(item, n, len(out))
-            out.append(backend.asarray(item) if _is_array(item) else item)
+            out.append(item if position in masks else _in_range(item, n, len(out), A.device))
     return out + [slice(None)] * missing
 
 
-def _ids_of(item: Any) -> tuple[list[Any], tuple[int, ...]]:
+def _ids_of(item: Any, device: Device) -> tuple[list[Any], tuple[int, ...]]:
     """A mask as the ids of its true cells, and its shape; a list or tensor as an array; the rest
     as it is."""
     if isinstance(item, slice):
@@ -120,7 +119,7 @@ def _ids_of(item: Any) -> tuple[list[Any], tuple[int, ...]]:
         if item.dtype != np.bool_:
             raise IndexError(f"index: a sparse index must be a bool mask, got {item.dtype}")
         mask = item.to("coo").coalesce()  # cells are counted in row-major order
-        return [c[mask.values.data] for c in mask.pattern.coords], mask.shape
+        return [c[mask.values.data].astype(np.int64) for c in mask.pattern.coords], mask.shape
     if isinstance(item, (bool, np.bool_)):
         raise IndexError("index: a single bool selects nothing; use an array of them as a mask")
     item = raw_index(list(item) if isinstance(item, range) else item)
@@ -130,23 +129,30 @@ def _ids_of(item: Any) -> tuple[list[Any], tuple[int, ...]]:
         except TypeError:
             raise IndexError(f"index: {item!r} is not an integer, slice, array or mask") from None
     if item.dtype == np.bool_:
-        return list(item.nonzero()), item.shape
+        asarray = backends.for_device(device).asarray
+        return plan.of_array(
+            "mask", item, device, lambda a: [*map(asarray, a.nonzero())]
+        ), item.shape
     return [item], ()
 
 
-def _in_range(item: Any, n: int, position: int) -> Any:
+def _in_range(item: Any, n: int, position: int, device: Device) -> Any:
     if isinstance(item, int):
         if not -n <= item < n:
             raise IndexError(f"index: {item} at position {position} is outside the size {n}")
         return item % n
-    if _is_array(item) and item.size:
-        low, high = backends.for_array(item).extent(item)
+    if not _is_array(item):
+        return item
+
+    def build(ids: Any) -> Any:
+        low, high = backends.for_array(ids).extent(ids) if ids.size else (0, -1)
         if low < -n or high >= n:
             found = low if low < -n else high
             raise IndexError(f"index: {found} at position {position} is outside the size {n}")
-        item = item.astype(np.int64)
-        return item % n if low < 0 else item
-    return item
+        ids = backends.for_device(device).asarray(ids, np.int64)
+        return ids % n if low < 0 else ids
+
+    return plan.of_array(("index", n), item, device, build)
 
 
 def _mixed(A: Any, sparse: list[Any], dense: list[Any], place: int) -> Any:
@@ -227,19 +233,15 @@ def _cells(A: Any, dims: tuple[int, ...], arrays: list[Any], place: int) -> tupl
     """`A` with `dims` replaced by the dimensions of index arrays, and how many those are."""
     sizes = _broadcast_sizes(arrays)
     if dims == (0, 1) and A.sparse_dim == 2 and _is_mesh(arrays):
-        rows, columns = (a.reshape(-1) for a in arrays)
-        return _lines(_lines(A, 0, rows), 1, columns), 2
+        return _lines(_lines(A, 0, arrays[0]), 1, arrays[1]), 2
     if len(dims) == 1:
-        flat = arrays[0].reshape(-1)
-        out = _lines(A, dims[0], flat)
+        out = _lines(A, dims[0], arrays[0])
         if place != dims[0]:
             order = [d for d in range(out.ndim) if d != dims[0]]
             order.insert(place, dims[0])
             out = permute_p(out, axes=tuple(order))
     else:
-        xp = A.pattern.core.backend.xp
-        ids = [xp.broadcast_to(a, sizes).reshape(-1) for a in arrays]
-        out = selected(A.values, plan_select.cells(A.pattern, dims, ids, place))
+        out = selected(A.values, plan_select.cells(A.pattern, dims, arrays, place))
     if len(sizes) > 1:
         out = reshape_p(out, shape=(*out.shape[:place], *sizes, *out.shape[place + 1 :]))
     return out, len(sizes)
@@ -295,10 +297,14 @@ def index_select(x: Any, dim: int, index: Any) -> Any:
     if dim >= x.sparse_dim:
         lead = dim - x.sparse_dim + 1
         return x.with_values(take(x.values, ids, lead, sparse_grad=False))
-    backend = x.pattern.core.backend
-    ids = backend.asarray(ids, np.int64)
-    backend.check_indices("index_select: index", ids, x.shape[dim])
-    return _lines(x, dim, ids)
+    n, backend = x.shape[dim], x.pattern.core.backend
+
+    def build(ids: Any) -> Any:
+        ids = backend.asarray(ids, np.int64)
+        backend.check_indices("index_select: index", ids, n)
+        return ids
+
+    return _lines(x, dim, plan.of_array(("index_select", n), ids, x.device, build))
 
 
 @memory_for("sparse_mask")
@@ -335,9 +341,12 @@ def sparse_mask(x: Any, pattern: Any) -> Any:
     sizes = x.pattern.shape if getattr(x, "_is_sparse", False) else x.shape[: where.ndim]
     if tuple(sizes) != where.shape:
         raise ShapeError(f"sparse_mask: shapes differ; got x: {x.shape}, pattern: {where.shape}")
+    sparse = getattr(x, "_is_sparse", False)
+    if sparse:
+        x.pattern.same_as(where)  # if it is, they share from now on what is known of it
     if not where.core.unique:
         where = plan.coalesce(where).pattern
-    if not getattr(x, "_is_sparse", False):
+    if not sparse:
         return wrap(entries_p(x, pattern=where), where)
     if x.pattern.same_as(where):
         return wrap(x.values, where)
@@ -346,4 +355,5 @@ def sparse_mask(x: Any, pattern: Any) -> Any:
         return wrap(put_rows_p(x.values, index=x.pattern.coords[0], n=where.nnz), where)
     position, found = plan.locate(where, x.pattern)
     found = found.reshape(-1, *[1] * x.dense_dim)
-    return wrap(where_p(take_p(x.values, index=position), 0, mask=found), where)
+    zero = False if x.dtype == np.bool_ else 0
+    return wrap(where_p(take_p(x.values, index=position), zero, mask=found), where)

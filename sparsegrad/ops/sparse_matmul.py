@@ -273,7 +273,7 @@ def _with_lines(a: Any, b: Any) -> Any:
     if rows[0]:
         return a.with_values(matmul(a.values, b))
     if rows[1]:
-        return matmul(index_select(a, -1, b.row), b.values)
+        return matmul(_columns(a, b.pattern.row), b.values)
     if a.ndim == b.ndim == 1 and a._is_sparse and b._is_sparse:
         return (a * b).sum()
     if not _has_one_dim(a):
@@ -281,6 +281,13 @@ def _with_lines(a: Any, b: Any) -> Any:
     if b._is_sparse:
         return matmul(transpose(b, -2, -1), a)
     return squeeze(matmul(unsqueeze(a, 0), b), -1 if b.ndim == 1 else -2)
+
+
+def _columns(a: Any, ids: Any) -> Any:
+    """The columns `ids` of a matrix, or those elements of a vector; ids are those of a pattern."""
+    if getattr(a, "_is_sparse", False):
+        return index_select(a, -1, ids)
+    return take_p(a, index=ids) if a.ndim == 1 else take_p(a.T, index=ids).T
 
 
 def _dense_batch(A: Any, x: Any, reduce: str) -> Any:

@@ -84,11 +84,14 @@ def _with_dims(A: Any, split: _Split, sparse: int) -> Any:
     """A sparse result with the reduced dimensions back as size 1, if `split.shape` has them."""
     if len(split.shape) == A.ndim:
         return A
-    xp = A.pattern.core.backend.xp
-    zeros = xp.zeros(A.nnz, dtype=A.pattern.coords[0].dtype)
-    listed = iter(A.pattern.coords)
-    coords = [next(listed) if d in split.left else zeros for d in range(sparse)]
-    pattern = Pattern.coo(coords, split.shape[:sparse], check=False)
+
+    def build() -> Pattern:
+        zeros = A.pattern.core.backend.xp.zeros(A.nnz, dtype=A.pattern.coords[0].dtype)
+        listed = iter(A.pattern.coords)
+        coords = [next(listed) if d in split.left else zeros for d in range(sparse)]
+        return Pattern.coo(coords, split.shape[:sparse], check=False, copy=False)
+
+    pattern = A.pattern.cached(("with dims", split.left, sparse), build)
     return wrap(reshape_p(A.values, shape=(A.nnz, *split.shape[sparse:])), pattern)
 
 

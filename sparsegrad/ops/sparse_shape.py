@@ -11,7 +11,6 @@ from sparsegrad.ops.shape import as_argument, broadcast_p, cat, cat_p, pad_p, re
 from sparsegrad.ops.sparse_index import selected, sparse_getitem
 from sparsegrad.ops.sparse_structure import split_dense, to_dense
 from sparsegrad.structure import plan, plan_select
-from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["block_diag"]
 
@@ -98,10 +97,7 @@ def _pad(A: Any, *, axis: int, before: int, after: int) -> Any:
         inner = axis - A.sparse_dim + 1
         return A.with_values(pad_p(A.values, axis=inner, before=before, after=after))
     A = A.to("coo")
-    shape = list(A.pattern.shape)
-    shape[axis] += before + after
-    coords = [c + before if d == axis else c for d, c in enumerate(A.pattern.coords)]
-    return wrap(A.values, Pattern.coo(coords, tuple(shape), check=False))
+    return wrap(A.values, plan_select.pad(A.pattern, axis, before, after))
 
 
 @broadcast_p.defsparse

@@ -185,12 +185,15 @@ def split_dense(A: Any, count: int) -> Any:
 
     if not count:
         return A
-    xp = A.pattern.core.backend.xp
     sizes = A.values.shape[1 : 1 + count]
-    grid = xp.indices((A.nnz, *sizes)).reshape(1 + count, -1)
-    coords = [*(c[grid[0]] for c in A.pattern.coords), *grid[1:]]
-    pattern = Pattern.coo(coords, A.shape[: A.sparse_dim + count], check=False, copy=False)
-    return wrap(reshape_p(A.values, shape=(grid.shape[1], *A.values.shape[1 + count :])), pattern)
+    pattern = A.pattern.cached(("split", sizes), lambda: _split(A.pattern, sizes))
+    return wrap(reshape_p(A.values, shape=(pattern.nnz, *A.values.shape[1 + count :])), pattern)
+
+
+def _split(pattern: Pattern, sizes: tuple[int, ...]) -> Pattern:
+    grid = pattern.core.backend.xp.indices((pattern.nnz, *sizes)).reshape(1 + len(sizes), -1)
+    coords = [*(c[grid[0]] for c in pattern.coords), *grid[1:]]
+    return Pattern.coo(coords, (*pattern.shape, *sizes), check=False, copy=False)
 
 
 @permute_p.defsparse

@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from sparsegrad import backends
+from sparsegrad.device import Device
 from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.structure.arrays import Array, index_dtype
 from sparsegrad.structure.core import Core, Order
@@ -25,6 +27,7 @@ __all__ = [
     "flat_index",
     "intersection",
     "locate",
+    "of_array",
     "of_lines",
     "remember",
     "union",
@@ -234,19 +237,27 @@ _PLANS_LIMIT = 64
 _plans_lock = threading.RLock()
 
 
-def remember(kind: Any, patterns: tuple[Pattern, ...], build: Callable[[], T]) -> T:
-    """The plan of that kind for these patterns, built once; the oldest ones are forgotten. For
-    plans of one pattern that come in many kinds (slices), and of several patterns."""
-    key = (kind, *map(_handle, patterns))
+def remember(
+    kind: Any, patterns: tuple[Pattern, ...], build: Callable[[], T], arrays: tuple[Array, ...] = ()
+) -> T:
+    """The plan of that kind for these patterns and index arrays, built once; the oldest ones are
+    forgotten. For plans of one pattern that come in many kinds (slices), and of several patterns.
+
+    arrays: those that nobody changes, as `of_array` returns them.
+    """
+    key = (kind, *map(_handle, patterns), *map(id, arrays))
+    holders = (*(p.core for p in patterns), *arrays)
     with _plans_lock:
         held = _PLANS.get(key)
         if held is not None and all(
-            ref() is p.core for ref, p in zip(held[0], patterns, strict=True)
+            ref() is holder for ref, holder in zip(held[0], holders, strict=True)
         ):
             _PLANS.move_to_end(key)
             return held[1]
     sizes = " and ".join(f"{p.shape} with {p.nnz} entries" for p in patterns)
-    with memory_for(f"{kind if type(kind) is str else kind[0]} of patterns of shape {sizes}"):
+    while isinstance(kind, tuple):
+        kind = kind[0]
+    with memory_for(f"{kind} of patterns of shape {sizes}" if patterns else kind):
         plan = build()
 
     def forget(_: Any) -> None:
@@ -254,10 +265,33 @@ def remember(kind: Any, patterns: tuple[Pattern, ...], build: Callable[[], T]) -
             _PLANS.pop(key, None)
 
     with _plans_lock:
-        _PLANS[key] = (tuple(weakref.ref(p.core, forget) for p in patterns), plan)
+        _PLANS[key] = (tuple(weakref.ref(h, forget) for h in holders), plan)
         while len(_PLANS) > _PLANS_LIMIT:
             _PLANS.popitem(last=False)
     return plan
+
+
+def of_array(kind: Any, array: Array, device: Device, build: Callable[[Array], T]) -> T:
+    """What `build` makes of an index array of a user, who may change it afterwards.
+
+    For a device where looking at an index means waiting, it is kept with a copy of the array as
+    long as that lives, and made anew where they differ: one launch, and the wait that there was
+    before. Plans may then be remembered for the result.
+    """
+    if not backends.for_device(device).keeps_ids:
+        return build(array)
+    made = []
+
+    def make() -> tuple[Array, T]:
+        made.append(array.copy())
+        return made[0], build(made[0])
+
+    copy, found = remember((kind, device), (), make, (array,))
+    if not made and not backends.for_array(array).same(copy, array):
+        with _plans_lock:
+            _PLANS.pop(((kind, device), id(array)), None)
+        found = remember((kind, device), (), make, (array,))[1]
+    return found
 
 
 def _handle(p: Pattern) -> tuple[Any, ...]:

@@ -6,8 +6,10 @@ Each is a `Select`: applying it is one `take` on values, so none of them needs a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from sparsegrad import backends
 from sparsegrad.structure.arrays import Array, index_dtype
@@ -29,10 +31,13 @@ __all__ = [
     "marked",
     "off_diagonal",
     "on_diagonal",
+    "pad",
     "reshape",
     "triangle",
     "with_diagonal",
 ]
+
+T = TypeVar("T")
 
 _FEW = 1024  # entries that are looked at sooner than the pattern is asked whether it is sorted
 
@@ -198,7 +203,17 @@ def _renumbered(ids: Array, part: Part) -> Array:
 
 
 def lines(pattern: Pattern, dim: int, ids: Array) -> Select:
-    """The rows (slices along `dim`) ids[0], ids[1], ...: ids (k,) in range, repeats allowed."""
+    """The rows (slices along `dim`) ids[0], ids[1], ...: ids of any shape in range, repeats
+    allowed."""
+    return _of_ids(("lines", dim), pattern, (ids,), lambda: _lines(pattern, dim, ids.reshape(-1)))
+
+
+def _of_ids(kind: Any, pattern: Pattern, ids: tuple[Array, ...], build: Callable[[], T]) -> T:
+    """A plan that depends on index arrays too: those that `of_array` keeps come again."""
+    return remember(kind, (pattern,), build, ids) if pattern.core.backend.keeps_ids else build()
+
+
+def _lines(pattern: Pattern, dim: int, ids: Array) -> Select:
     shape = tuple(int(ids.size) if d == dim else n for d, n in enumerate(pattern.shape))
     across = pattern.ndim == 2 and pattern.format == ("csc", "csr")[dim]
     many = across and 8 * int(ids.size) >= pattern.shape[dim]
@@ -251,7 +266,16 @@ def _has_offsets(pattern: Pattern, dim: int, wanted: int) -> bool:
 
 def cells(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array], place: int) -> Select:
     """The entries whose ids along `dims` are (ids[0][i], ids[1][i], ...), for every i in turn: a
-    dimension of that many cells at `place` replaces `dims`."""
+    dimension of that many cells at `place` replaces `dims`. ids: arrays that broadcast."""
+
+    def build() -> Select:
+        xp, sizes = pattern.core.backend.xp, np.broadcast_shapes(*(i.shape for i in ids))
+        return _cells(pattern, dims, [xp.broadcast_to(i, sizes).reshape(-1) for i in ids], place)
+
+    return _of_ids(("cells", dims, place), pattern, tuple(ids), build)
+
+
+def _cells(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array], place: int) -> Select:
     index, number = _matches(pattern, dims, ids)
     rest = [d for d in range(pattern.ndim) if d not in dims]
     coords = [pattern.coords[d][index] for d in rest]
@@ -397,6 +421,18 @@ def reshape(pattern: Pattern, shape: tuple[int, ...]) -> Select:
         return assemble(fmt, coords, shape)
 
     return pattern.cached(("reshape", shape), build)
+
+
+def pad(pattern: Pattern, axis: int, before: int, after: int) -> Pattern:
+    """Empty cells before and after those of one dimension of a COO pattern."""
+
+    def build() -> Pattern:
+        shape, coords = list(pattern.shape), list(pattern.coords)
+        shape[axis] += before + after
+        coords[axis] = coords[axis].astype(index_dtype(tuple(shape), pattern.nnz)) + before
+        return Pattern.coo(coords, tuple(shape), check=False, copy=False)
+
+    return remember(("pad", axis, before, after), (pattern,), build)
 
 
 def _groups(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[range, range]]:

@@ -20,7 +20,7 @@ __all__ = ["ACTIVATIONS", "Dense"]
 Array = Any
 
 # Activations that come with a bias in one pass: their slope follows from their result.
-ACTIVATIONS = ("relu", "sigmoid", "tanh")
+ACTIVATIONS = ("relu", "sigmoid", "tanh", "identity")
 
 
 class Dense:
@@ -43,6 +43,8 @@ class Dense:
         """activation(x + bias) for x (n, m), bias (m,) and one of `ACTIVATIONS`: (n, m)."""
         xp = self.xp
         out = _wide(x) + _wide(bias)
+        if activation == "identity":
+            return out
         if activation == "relu":
             return xp.maximum(out, 0, out=out)
         if activation == "tanh":
@@ -54,7 +56,8 @@ class Dense:
         return out
 
     def bias_act_grad(self, g: Array, y: Array, activation: str) -> tuple[Array, Array]:
-        """Gradients of `bias_act` to x (n, m) and to bias (m,), for g and its result y (n, m)."""
+        """Gradients of `bias_act` to x (n, m) and to bias (m,), for g and its result y (n, m), of
+        any activation but "identity"."""
         g, y = _wide(g), _wide(y)
         if activation == "relu":
             out = self.relu_grad(g, y)

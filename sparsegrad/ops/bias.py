@@ -52,6 +52,8 @@ def bias_act_grad_p(be: Any, dy: Any, y: Any, *, activation: str) -> Any:
 
 
 def _bias_act_rule(g: Any, out: Any, activation: str, needs: tuple[bool, bool]) -> Any:
+    if activation == "identity":
+        return g, g
     if g._is_sparse or not needs[1]:
         dx = _SLOPES[activation](g, out)
         return dx, dx
@@ -93,11 +95,14 @@ def biased(x: Any, bias: Any, activation: str | None) -> Any:
     """`bias_act` of arguments that fit, in the dtype of `x`: a product in 16 bits stays one."""
     if bias is not None:
         bias = cast(bias, x.dtype)
-        if activation in _SLOPES and not x._is_sparse and dtypes.kind(x.dtype) == "f":
+        if not x._is_sparse and dtypes.kind(x.dtype) == "f":
             rows = x if x.ndim == 2 else reshape_p(x, shape=(-1, *bias.shape))
-            out = bias_act_p(rows, bias, activation=activation)
-            return out if rows is x else reshape_p(out, shape=x.shape)
-        x = x + bias
+            first = activation if activation in _SLOPES else "identity"
+            out = bias_act_p(rows, bias, activation=first)
+            x = out if rows is x else reshape_p(out, shape=x.shape)
+            activation = None if activation in _SLOPES else activation
+        else:
+            x = x + bias
     return x if activation is None else _FUNCTIONS[activation](x)
 
 

@@ -569,6 +569,43 @@ def test_group(be, index):
                     same(got, want)
 
 
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+def test_regroup(be, index):
+    rng = np.random.default_rng(0)
+    for m, n, nnz in ((0, 0, 0), (3, 5, 0), (1, 1, 9), (9, 7, 40), (2000, 300, 3000)):
+        indptr = np.sort(np.append(rng.integers(0, nnz + 1, max(m - 1, 0)), [0, nnz][: m + 1]))
+        indptr, ids = indptr.astype(index), rng.integers(0, max(n, 1), nnz).astype(index)
+        with Unchanged(indptr, ids):
+            for got, want in zip(
+                be.regroup(indptr, ids, n), REFERENCE.regroup(indptr, ids, n), strict=True
+            ):
+                same(got, want)
+
+
+@pytest.mark.parametrize("be", FAST)
+def test_group_of_ids_that_nobody_checked(be):
+    ids = np.append(np.arange(20_000), [-1, 20_000]).astype("i4")
+    with pytest.raises(ValueError):  # NumPy's, which counts no negative ones
+        be.group(ids, 20_000)
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+def test_line_facts(be, index):
+    rng = np.random.default_rng(0)
+    for m, nnz in ((1, 0), (1, 1), (1, 9), (9, 40), (700, 50_000)):
+        indptr = np.sort(np.append(rng.integers(0, nnz + 1, m - 1), [0, nnz])).astype(index)
+        rows = REFERENCE.expand(indptr, nnz)
+        ids = rng.integers(0, 3 * nnz + 1, nnz).astype(index)
+        rising = ids[np.lexsort((ids, rows))]
+        strict = (np.arange(nnz) - indptr[rows]).astype(index)
+        swapped = strict.copy()
+        swapped[nnz // 2 : nnz // 2 + 2] = swapped[nnz // 2 : nnz // 2 + 2][::-1]
+        for minor in (ids, rising, strict, swapped):
+            assert be.line_facts(indptr, minor) == REFERENCE.line_facts(indptr, minor)
+
+
 @pytest.mark.parametrize("be", [pytest.param(REFERENCE, id="reference"), *FAST])
 @pytest.mark.parametrize("index", ["i4", "i8", "u1"])
 def test_check_indices(be, index):

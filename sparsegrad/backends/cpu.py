@@ -44,6 +44,15 @@ class Cpu(Backend):
         np.cumsum(np.bincount(ids, minlength=n), out=indptr[1:])
         return indptr
 
+    def line_facts(self, indptr: Array, minor: Array) -> tuple[bool, bool]:
+        if minor.size < 2:
+            return True, True
+        within = np.ones(minor.size + 1, dtype=bool)
+        within[indptr] = False
+        before, after, within = minor[:-1], minor[1:], within[1:-1]
+        sorted_ = not ((after < before) & within).any()
+        return sorted_, sorted_ and not ((after == before) & within).any()
+
     def sort_coo(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Array | None:
         if self.order_facts(coords)[0]:
             return None

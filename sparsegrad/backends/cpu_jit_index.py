@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparsegrad import memory
 from sparsegrad.backends.base import Array, Survey
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_calls import I8, inside, kernel_of, same_index, tasks_of
@@ -61,17 +62,39 @@ class CpuJitIndex(Cpu):
         return Survey(found.perm, False, unique, None if unique else found.runs())
 
     def group(self, ids: Array, n: int) -> tuple[Array, Array]:
-        arrays = same_index(ids)
-        if arrays is None or not self._pays(ids.size, _MIN_SORT) or not inside(arrays[0], n):
+        counted = self._counted(ids, n)
+        if counted is None:
             return super().group(ids, n)
-        counts = np.empty((blocks_of(ids.size, n), n), dtype=I8)
-        blocks = len(counts)
-        launch(kernel_of("count_ids", ids.dtype), (arrays[0], counts), blocks, ids.size)
-        kernel_of("sum_counts")(counts)
-        offsets = np.append(counts[0], ids.size).astype(ids.dtype)
-        perm = np.empty(ids.size, dtype=ids.dtype)
-        launch(kernel_of("group_ids", ids.dtype), (arrays[0], counts, perm), blocks, 4 * ids.size)
+        (ids,), counts, offsets = counted
+        perm = memory.empty((ids.size,), ids.dtype)
+        launch(kernel_of("group_ids", ids.dtype), (ids, counts, perm), len(counts), 4 * ids.size)
         return perm, offsets
+
+    def regroup(self, indptr: Array, minor: Array, n: int) -> tuple[Array, Array, Array]:
+        counted = self._counted(minor, n, indptr)
+        if counted is None:
+            return super().regroup(indptr, minor, n)
+        (ids, ptr), counts, offsets = counted
+        perm, lines = (memory.empty((ids.size,), ids.dtype) for _ in range(2))
+        args = (ptr, ids, counts, perm, lines)
+        launch(kernel_of("group_lines", ids.dtype), args, len(counts), 8 * ids.size)
+        return perm, offsets, lines
+
+    def _counted(
+        self, ids: Array, n: int, *others: Array
+    ) -> tuple[tuple[Array, ...], Array, Array] | None:
+        """The arrays as kernels take them, where each block of ids puts the first of each kind,
+        and the offsets of these; None where kernels do not serve."""
+        arrays = same_index(ids, *others)
+        if arrays is None or not (n and ids.size and self._pays(ids.size, _MIN_SORT)):
+            return None
+        counts, wrong = np.empty((blocks_of(ids.size, n), n), ids.dtype), np.zeros(1, I8)
+        kernel = kernel_of("count_ids", ids.dtype)
+        launch(kernel, (arrays[0], counts, wrong), len(counts), ids.size)
+        if wrong[0]:
+            return None
+        kernel_of("sum_counts", counts.dtype)(counts)
+        return arrays, counts, np.append(counts[0], ids.dtype.type(ids.size))
 
     def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
         arrays = same_index(*coords)

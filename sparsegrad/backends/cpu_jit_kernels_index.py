@@ -12,6 +12,7 @@ from sparsegrad.backends.cpu_jit_vector import (
     kernel,
     load,
     prefetch,
+    run_of,
     store,
     zero,
     zero_short,
@@ -55,19 +56,13 @@ def extremes(index):
 @kernel(">n1 n <I1 >I1", "I")
 def expand(ticket, tasks, indptr, out):
     """out (nnz,) = the run of every entry; a task takes an equal share of runs and entries."""
-    m, n = int64(indptr.size - 1), int64(out.size)
+    n = int64(out.size)
     while True:
         t = draw(ticket)
         if t >= tasks:
             return
         begin, end = t * n // tasks, (t + 1) * n // tasks
-        low, high = int64(0), m - 1  # the last run that starts at or before `begin`
-        while low < high:
-            middle = (low + high + 1) // 2
-            if int64(indptr[middle]) <= begin:
-                low = middle
-            else:
-                high = middle - 1
+        low = run_of(indptr, begin)
         e = begin
         while e < end:
             stop = min(end, int64(indptr[low + 1]))

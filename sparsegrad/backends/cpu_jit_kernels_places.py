@@ -13,6 +13,7 @@ from sparsegrad.backends.cpu_jit_vector import (
     load,
     place,
     prefetch,
+    run_of,
     store,
     zero,
 )
@@ -29,13 +30,7 @@ def spans(ticket, tasks, starts, offsets, out):
         if t >= tasks:
             return
         e, end = t * n // tasks, (t + 1) * n // tasks
-        low, high = int64(0), int64(starts.size - 1)  # the last run that starts at or before e
-        while low < high:
-            middle = (low + high + 1) // 2
-            if int64(offsets[middle]) <= e:
-                low = middle
-            else:
-                high = middle - 1
+        low = run_of(offsets, e)
         while e < end:
             shift = int64(starts[low]) - int64(offsets[low])
             stop = min(end, int64(offsets[low + 1]))
@@ -68,13 +63,7 @@ def take_lines(ticket, tasks, indptr, minor, ids, offsets, entries, taken):
         if t >= tasks:
             return
         e, end = t * n // tasks, (t + 1) * n // tasks
-        low, high = int64(0), lines  # the last line that starts at or before e
-        while low < high:
-            middle = (low + high + 1) // 2
-            if int64(offsets[middle]) <= e:
-                low = middle
-            else:
-                high = middle - 1
+        low = run_of(offsets, e)
         while e < end:
             if fetch and low + _AHEAD < lines:
                 prefetch(minor, uint64(indptr[uint64(ids[low + _AHEAD])]))
@@ -112,6 +101,29 @@ def find(ticket, tasks, indptr, cols, row, col, out):
                 else:
                     high = middle
             out[q] = low if low < end and int64(cols[low]) == j else -1
+
+
+@kernel(">n1 <I1 <I1 >n2", "I")
+def line_facts(ticket, indptr, minor, found):
+    """found (tasks, 2): how many steps from one entry to the next fall, and how many stay, without
+    those from one line to the next. Every step is counted by vectors; then those are taken off."""
+    tasks, n, lines = found.shape[0], int64(minor.size), int64(indptr.size - 1)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        falls, stays = int64(0), int64(0)
+        first, last = max(t * n // tasks, 1), (t + 1) * n // tasks
+        before, after = minor[first - 1 : max(last, first) - 1], minor[first : max(last, first)]
+        for e in range(after.size):
+            falls += after[e] < before[e]
+            stays += after[e] == before[e]
+        for i in range(t * lines // tasks, (t + 1) * lines // tasks):
+            e = uint64(indptr[i])
+            if e > uint64(0) and e < uint64(indptr[i + 1]):
+                falls -= minor[e] < minor[e - uint64(1)]
+                stays -= minor[e] == minor[e - uint64(1)]
+        found[t, 0], found[t, 1] = falls, stays
 
 
 @inlined(set())

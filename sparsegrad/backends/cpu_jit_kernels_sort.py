@@ -11,27 +11,34 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint32, uint64
 
-from sparsegrad.backends.cpu_jit_vector import draw, inlined, kernel
+from sparsegrad.backends.cpu_jit_vector import draw, inlined, kernel, run_of
 
 _1 = uint64(1)
 
 
 # ---- by ids of few values: count each one, sum up, move -----------------------------------------
-@kernel(">n1 <I1 >n2", "I")
-def count_ids(ticket, ids, counts):
-    """counts (blocks, n): how often each id occurs in each block of them."""
-    blocks, n = counts.shape[0], int64(ids.size)
+@kernel(">n1 <I1 >I2 >n1", "I")
+def count_ids(ticket, ids, counts, wrong):
+    """counts (blocks, n): how often each id occurs in each block of them. Sets `wrong` (1,) for an
+    id outside [0, n)."""
+    blocks, kinds, n = counts.shape[0], counts.shape[1], int64(ids.size)
     while True:
         t = draw(ticket)
         if t >= blocks:
             return
-        mine = counts[t]
+        mine, first, last = counts[t], uint64(t * n // blocks), uint64((t + 1) * n // blocks)
         mine[:] = 0
-        for e in range(uint64(t * n // blocks), uint64((t + 1) * n // blocks)):
+        low = high = ids[first]
+        for e in range(first, last):
+            low, high = min(low, ids[e]), max(high, ids[e])
+        if low < 0 or high >= kinds:
+            wrong[0] = 1
+            return
+        for e in range(first, last):
             mine[uint64(ids[e])] += 1
 
 
-@kernel(">n2", "")
+@kernel(">I2", "I")
 def sum_counts(counts):
     """Counts to the position where each block puts the first entry of each kind."""
     total = int64(0)
@@ -42,7 +49,7 @@ def sum_counts(counts):
             total += count
 
 
-@kernel(">n1 <I1 >n2 >I1", "I")
+@kernel(">n1 <I1 >I2 >I1", "I")
 def group_ids(ticket, ids, starts, perm):
     """perm (nnz,) = the positions of the ids, stably by id."""
     blocks, n = starts.shape[0], int64(ids.size)
@@ -55,6 +62,26 @@ def group_ids(ticket, ids, starts, perm):
             to = mine[uint64(ids[e])]
             mine[uint64(ids[e])] = to + 1
             perm[uint64(to)] = e
+
+
+@kernel(">n1 <I1 <I1 >I2 >I1 >I1", "I")
+def group_lines(ticket, indptr, ids, starts, perm, lines):
+    """The same of the entries of lines, and the line of each in its new place: lines (nnz,)."""
+    blocks, n = starts.shape[0], int64(ids.size)
+    while True:
+        t = draw(ticket)
+        if t >= blocks:
+            return
+        mine, e, end = starts[t], t * n // blocks, (t + 1) * n // blocks
+        line = run_of(indptr, e)
+        while e < end:
+            stop = min(end, int64(indptr[line + 1]))
+            for at in range(uint64(e), uint64(stop)):
+                kind = uint64(ids[at])
+                to = uint64(mine[kind])
+                mine[kind] = to + _1
+                perm[to], lines[to] = at, line
+            e, line = stop, line + 1
 
 
 # ---- by coordinates: into buckets, and within each by digits ------------------------------------

@@ -15,6 +15,7 @@ from sparsegrad.backends.cpu_jit_launch import contiguous, get_num_threads, laun
 __all__ = ["CpuJitPlaces", "row_cuts"]
 
 _MIN_PLACES = 1 << 13  # spans, merge_rows: entries below which NumPy serves
+_MIN_SCAN = 1 << 15  # line_facts: entries
 _MIN_FIND = 1 << 12  # find: cells
 
 
@@ -51,6 +52,15 @@ class CpuJitPlaces(Cpu):
         args = (tasks, *lines, ids, offsets, entries, taken)
         launch(kernel_of("take_lines", dtype), args, tasks, 2 * total + ids.size)
         return offsets, entries, taken
+
+    def line_facts(self, indptr: Array, minor: Array) -> tuple[bool, bool]:
+        lines = same_index(indptr, minor)
+        if lines is None or not (minor.size and self._pays(minor.size, _MIN_SCAN)):
+            return super().line_facts(indptr, minor)
+        found = np.empty((tasks_of(minor.size), 2), I8)
+        launch(kernel_of("line_facts", minor.dtype), (*lines, found), len(found), minor.size)
+        falls, stays = found.sum(axis=0)
+        return not falls, not (falls or stays)
 
     def find(self, indptr: Array, cols: Array, row: Array, col: Array) -> Array:
         dtype, wide = np.result_type(indptr, cols), np.result_type(row, col)

@@ -79,7 +79,7 @@ def sort_entries(coords: tuple[Array, ...], shape: tuple[int, ...]) -> SortedEnt
     counts = np.empty((blocks_of(nnz, buckets), buckets), I8)
     key, blocks = (major, minor, shift, low), len(counts)
     launch(kernel_of("count_buckets", major.dtype), (*key, counts), blocks, nnz)
-    kernel_of("sum_counts")(counts)
+    kernel_of("sum_counts", I8)(counts)
     starts = np.append(counts[0], nnz)
     words, perm = memory.empty((nnz,), I8), np.empty(nnz, coords[0].dtype)
     args = (*key, width, counts, words)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types, uint64
+from numba import int64, njit, types, uint64
 from numba.extending import intrinsic, models, register_model
 
 from sparsegrad.backends.cpu_jit_launch import Kernel
@@ -32,6 +32,7 @@ __all__ = [
     "muladd",
     "place",
     "prefetch",
+    "run_of",
     "store",
     "sum_lanes",
     "zero",
@@ -61,6 +62,19 @@ def inlined(flags: set[str]) -> Any:
 def place(positions, e, step):
     """Where the values of entry e are; no positions stands for 0, 1, ..."""
     return uint64(positions[e]) * step if positions.size > 0 else uint64(e) * step
+
+
+@inlined(set())
+def run_of(offsets, e):
+    """The last run that starts at or before e, by its offsets."""
+    low, high = int64(0), int64(offsets.size) - 2
+    while low < high:
+        middle = (low + high + 1) // 2
+        if int64(offsets[middle]) <= e:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 @inlined(set())

@@ -28,6 +28,12 @@ class Places:
     def gather(self, x: Array, index: Array) -> Array:
         raise NotImplementedError
 
+    def group(self, ids: Array, n: int) -> tuple[Array, Array]:
+        raise NotImplementedError
+
+    def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
+        raise NotImplementedError
+
     def spans(self, starts: Array, offsets: Array) -> Array:
         """Runs one behind the other: starts[i], starts[i] + 1, ... for every run i, of lengths
         diff(offsets): starts (s,), offsets (s + 1,) -> (offsets[-1],)."""
@@ -44,6 +50,17 @@ class Places:
         offsets[1:] = self.xp.cumsum(indptr[ids + 1] - starts)
         entries = self.spans(starts, offsets)
         return offsets, entries, self.gather(minor, entries)
+
+    def line_facts(self, indptr: Array, minor: Array) -> tuple[bool, bool]:
+        """(minor ids never fall within a line, and none occurs twice in one): `order_facts` of
+        lines (m + 1,), (nnz,)."""
+        return self.order_facts((self.expand(indptr, minor.size), minor))
+
+    def regroup(self, indptr: Array, minor: Array, n: int) -> tuple[Array, Array, Array]:
+        """`group` of the minor ids (nnz,) of lines (m + 1,): permutation (nnz,), offsets (n + 1,),
+        and the line of every entry in its new place (nnz,)."""
+        perm, offsets = self.group(minor, n)
+        return perm, offsets, self.gather(self.expand(indptr, minor.size), perm)
 
     def find(self, indptr: Array, cols: Array, row: Array, col: Array) -> Array:
         """Where the cells (row[q], col[q]) stand among lines without duplicates: indptr (m + 1,),

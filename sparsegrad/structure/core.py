@@ -119,8 +119,9 @@ class Core:
             target = backends.for_device(device)
             copy = Core(self.kind, self.shape, tuple(target.asarray(a) for a in host))
             copy._cache["home"] = weakref.ref(self)
-            if "facts" in self._cache:
-                copy._cache["facts"] = self._cache["facts"]
+            for fact in ("given", "unique"):
+                if fact in self._cache:
+                    copy._cache[fact] = self._cache[fact]
             return copy
 
         return self.cached(("on", device), build)
@@ -129,30 +130,29 @@ class Core:
     def know_canonical(self, unique: bool = True) -> None:
         """Take it as known that entries were given in the canonical order of `kind`, and whether
         they are unique."""
-        if self.kind == "csc":
-            self._cache["perm", "col"] = None
-        else:
-            self._cache["perm", "row"] = None
-            self._cache["facts"] = True, unique
-
-    @property
-    def row_sorted(self) -> bool:
-        """Whether the given order is row-major."""
-        return self._facts[0]
+        self._cache["perm", "col" if self.kind == "csc" else "row"] = None
+        self._cache["given"], self._cache["unique"] = (True, unique), unique
 
     @property
     def unique(self) -> bool:
         """Whether no coordinate is stored twice."""
-        return self._facts[1]
+        return self.cached("unique", self._is_unique)
 
     @property
-    def _facts(self) -> tuple[bool, bool]:
-        return self.cached("facts", self._find_facts)
+    def _given(self) -> tuple[bool, bool]:
+        """Whether entries were given in the canonical order of `kind`, and moreover each once."""
+
+        def build() -> tuple[bool, bool]:
+            if self.kind == "coo":
+                return self.backend.order_facts(self.arrays)
+            return self.backend.line_facts(*self.arrays)
+
+        return self.cached("given", build)
 
     @property
     def is_sorted_out(self) -> bool:
         """Whether something is known of the row-major order already."""
-        return ("perm", "row") in self._cache or "facts" in self._cache
+        return ("perm", "row") in self._cache or "given" in self._cache
 
     def survey(self) -> tuple[tuple[Array, ...], Array] | None:
         """The runs of duplicates in row-major order if a GPU finds them together with that order
@@ -166,16 +166,16 @@ class Core:
         if perm is not None:
             perm = perm.astype(self.arrays[-1].dtype, copy=False)
         self.cached(("perm", "row"), lambda: perm)
-        self.cached("facts", lambda: (found.sorted, found.unique))
+        self.cached("given", lambda: (found.sorted, found.sorted and found.unique))
+        self.cached("unique", lambda: found.unique)
         return found.runs
 
-    def _find_facts(self) -> tuple[bool, bool]:
-        sorted_, unique = self.backend.order_facts(self.coords("given"))
-        if not sorted_:
-            coords = self.coords("col" if self.kind == "csc" else "row")
-            ordered = coords[::-1] if self.kind == "csc" else coords
-            unique = self.backend.order_facts(ordered)[1]
-        return sorted_, unique
+    def _is_unique(self) -> bool:
+        sorted_, unique = self._given
+        if sorted_:
+            return unique
+        ordered = self.coords("col")[::-1] if self.kind == "csc" else self.coords("row")
+        return self.backend.order_facts(ordered)[1]
 
     # ---- orders --------------------------------------------------------------------------------
     def perm(self, order: Order) -> Array | None:
@@ -185,28 +185,44 @@ class Core:
         return self.cached(("perm", order), lambda: self._sort(order))
 
     def _sort(self, order: Order) -> Array | None:
-        if order == "row" and self.kind == "csc":
-            return self._regroup(0, self.perm("col"))
-        if order == "col" and self.kind != "csc":
-            return self._regroup(1, self.perm("row"))
+        be, dtype = self.backend, self.arrays[-1].dtype
+        if order == ("col" if self.kind == "csc" else "row"):
+            if self._given[0]:
+                return None
+        elif self.kind == "coo":
+            return self._by_column()
+        else:
+            return self._turned(1 if order == "col" else 0)
         turned = slice(None, None, -1 if order == "col" else 1)
-        perm = self.backend.sort_coo(self.coords("given")[turned], self.shape[turned])
-        return None if perm is None else perm.astype(self.arrays[-1].dtype, copy=False)
+        perm = be.sort_coo(self.coords("given")[turned], self.shape[turned])
+        return None if perm is None else perm.astype(dtype, copy=False)
 
-    def _regroup(self, axis: int, first: Array | None) -> Array | None:
-        """`first`, then stably by the ids along `axis`: row-major to column-major, or back."""
-        ids, n = self.ids("given", axis), self.shape[axis]
-        be, ids = self.backend, ids if first is None else ids[first]
+    def _turned(self, axis: int) -> Array | None:
+        """Lines along the other axis: stably by the ids along this one."""
+        be, (indptr, ids), n = self.backend, self.arrays, self.shape[axis]
+        if be.order_facts((ids,))[0]:
+            return None
+        if n > _SCARCE * ids.size:  # a counter for each of n mostly empty lines may not even fit
+            found = be.sort_coo((ids,), (n,))
+            return None if found is None else found.astype(ids.dtype, copy=False)
+        perm, offsets, lines = be.regroup(indptr, ids, n)
+        self.cached(("indptr", axis), lambda: frozen(offsets))
+        self.cached(("coords", ("row", "col")[axis], 1 - axis), lambda: frozen(lines))
+        return perm
+
+    def _by_column(self) -> Array | None:
+        """Coordinates in row-major order, then stably by column."""
+        be, first, n = self.backend, self.perm("row"), self.shape[1]
+        if be.order_facts(self.arrays[::-1])[0]:
+            return None
+        ids = self.arrays[1] if first is None else self.arrays[1][first]
         if n <= _SCARCE * ids.size:
             perm, offsets = be.group(ids, n)
-            self.cached(("indptr", axis), lambda: frozen(offsets))
-        else:  # a counter for each of n mostly empty lines may not even fit
+            self.cached(("indptr", 1), lambda: frozen(offsets))
+        else:
             perm = be.sort_coo((ids,), (n,))
-        if perm is None:
-            return first
-        perm = perm.astype(ids.dtype, copy=False)
-        perm = perm if first is None else first[perm]
-        return None if bool((perm[1:] > perm[:-1]).all()) else perm  # rising: nothing moves
+        perm = None if perm is None else perm.astype(ids.dtype, copy=False)
+        return perm if first is None else first if perm is None else first[perm]
 
     def inverse(self, order: Order) -> Array | None:
         """Positions in `order` of the entries as given; None for identity."""

@@ -180,6 +180,14 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         """Rows x[index]: x (n, *D), index (e,) -> (e, *D)."""
         return x[index]
 
+    def gather_or_zero(self, x: Array, index: Array) -> Array:
+        """`gather`, with zeros where an index is -1."""
+        if not len(x):
+            return self.xp.zeros((index.size, *x.shape[1:]), x.dtype)
+        out = x.take(index, axis=0)
+        out[index < 0] = 0
+        return out
+
     def put_rows(self, values: Array, index: Array, n: int) -> Array:
         """The transpose of `gather`: values (e, *D), index (e,) in [0, n) -> (n, *D); rows with
         the same index add up. Index work may be kept as long as that array lives: nobody may change

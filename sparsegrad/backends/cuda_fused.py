@@ -1,4 +1,5 @@
-"""Formulas of an element in one launch each: CuPy fuses what the reference says."""
+"""Formulas of an element in one launch each: CuPy fuses what the reference says. And what it does
+not fuse, reading by index, as kernels that it generates."""
 
 from __future__ import annotations
 
@@ -16,10 +17,19 @@ __all__ = ["CudaFused"]
 
 class CudaFused(Backend):
     """Formulas of primitives, and activations; of bfloat16, which CuPy does not fuse, they are
-    several launches."""
+    several launches. Rows by index, some of which are absent."""
 
     def fused(self, formula: Callable[..., Array], *arrays: Any, **static: Any) -> Array:
         return _fused(formula, cupy, *arrays, **static)
+
+    def gather_or_zero(self, x: Array, index: Array) -> Array:
+        out = cupy.empty((index.size, *x.shape[1:]), x.dtype)
+        if out.size:
+            words = _WORDS[min(x.itemsize, 8)]
+            flat = out.reshape(-1).view(words)
+            x = cupy.ascontiguousarray(x).reshape(-1).view(words)
+            _gather_or_zero(x, index, flat.size // index.size, flat)
+        return out
 
     def relu_grad(self, g: Array, y: Array) -> Array:
         return _fused(Backend.relu_grad, self, g, y)
@@ -47,6 +57,19 @@ class CudaFused(Backend):
 
     def silu_grad(self, g: Array, x: Array) -> Array:
         return _fused(Backend.silu_grad, self, g, x)
+
+
+# Rows of any dtype are words.
+_WORDS = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
+_gather_or_zero = cupy.ElementwiseKernel(
+    "raw T x, raw I index, int64 width",
+    "T out",
+    """
+    const long long row = index[width == 1 ? i : i / width];
+    out = row < 0 ? T(0) : x[width == 1 ? row : row * width + i % width];
+    """,
+    "sg_gather_or_zero",
+)
 
 
 def _fused(formula: Callable[..., Any], lib: Any, *operands: Any, **static: Any) -> Array:

@@ -149,6 +149,16 @@ take_p.defvjp(x=_take_rule)
 put_rows_p.defvjp(x=lambda g, index: take_p(g, index=index))
 
 
+@primitive(promote="none")
+def take_or_zero_p(be: Any, x: Any, *, moves: Any) -> Any:
+    """Rows x[moves.perm]: x (n, *D) -> (e, *D), zeros where that is -1. No row is taken twice, so
+    the transpose is the way back."""
+    return be.gather_or_zero(x, moves.perm)
+
+
+take_or_zero_p.defvjp(x=lambda g, moves: take_or_zero_p(g, moves=moves.back))
+
+
 def take(x: Any, index: Any, dim: int = 0, sparse_grad: bool = True) -> Any:
     """Slices of `x` along `dim` by an integer index of any shape, which replaces that dimension.
 

@@ -12,8 +12,7 @@ import numpy as np
 from sparsegrad import backends
 from sparsegrad.device import Device
 from sparsegrad.errors import PatternError, ShapeError, memory_for
-from sparsegrad.ops.elementwise import where_p
-from sparsegrad.ops.index import getitem_p, put_rows_p, raw_index, take, take_p
+from sparsegrad.ops.index import getitem_p, raw_index, take, take_or_zero_p, take_p
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import as_argument, as_axis, permute_p, reshape_p, unsqueeze
 from sparsegrad.structure import plan, plan_select
@@ -351,9 +350,4 @@ def sparse_mask(x: Any, pattern: Any) -> Any:
     if x.pattern.same_as(where):
         return wrap(x.values, where)
     x = coalesce(x)
-    if not x.nnz:  # nothing to take from: zeros, which depend on x in no place
-        return wrap(put_rows_p(x.values, index=x.pattern.coords[0], n=where.nnz), where)
-    position, found = plan.locate(where, x.pattern)
-    found = found.reshape(-1, *[1] * x.dense_dim)
-    zero = False if x.dtype == np.bool_ else 0
-    return wrap(where_p(take_p(x.values, index=position), zero, mask=found), where)
+    return wrap(take_or_zero_p(x.values, moves=plan.matching(where, x.pattern)), where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sparsegrad import backends
@@ -44,9 +45,12 @@ unmerge_p.defvjp(x=lambda g, merge: merge_p(g, merge=merge))
 
 
 @primitive(promote="none")
-def entries_p(xp: Any, x: Any, *, pattern: Any) -> Any:
+def entries_p(be: Any, x: Any, *, pattern: Any) -> Any:
     """Elements (nnz, *D) of a dense x (*sparse, *D) at the entries of a pattern."""
-    return x[pattern.coords]
+    if not x.flags.c_contiguous:  # no copy of all of it for a few
+        return x[pattern.coords]
+    rows = x.reshape(math.prod(pattern.shape), *x.shape[len(pattern.shape) :])
+    return be.gather(rows, plan.flat_index(pattern, pattern.shape))
 
 
 @primitive(promote="none")

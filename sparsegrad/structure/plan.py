@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from sparsegrad import backends
 from sparsegrad.device import Device
 from sparsegrad.errors import ShapeError, memory_for
-from sparsegrad.structure.arrays import Array, index_dtype
+from sparsegrad.structure.arrays import Array, Moves, index_dtype
 from sparsegrad.structure.core import Core, Order
 from sparsegrad.structure.pattern import Pattern
 
@@ -27,6 +27,7 @@ __all__ = [
     "flat_index",
     "intersection",
     "locate",
+    "matching",
     "of_array",
     "of_lines",
     "remember",
@@ -191,6 +192,19 @@ def _locate(entries: Pattern, target: Pattern) -> tuple[Array, Array]:
         back[merged.perm] = xp.arange(entries.nnz, dtype=merged.perm.dtype)
         position, found = position[back], found[back]
     return position, found
+
+
+def matching(target: Pattern, source: Pattern) -> Moves:
+    """Where each entry of `target` lies in `source` (nnz of target,), -1 for one that is absent
+    there; both are coalesced, so the way back is of the same kind."""
+
+    def build() -> Moves:
+        both, xp = intersection(target, source), target.core.backend.xp
+        index, back = (xp.full(p.nnz, -1, both.left.dtype) for p in (target, source))
+        index[both.left], back[both.right] = both.right, both.left
+        return Moves(index, lambda: back)
+
+    return remember("matching", (target, source), build)
 
 
 def expand(pattern: Pattern, shape: tuple[int, ...]) -> tuple[Pattern, Array]:

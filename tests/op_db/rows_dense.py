@@ -9,6 +9,7 @@ import sparsegrad as sg
 from op_db.case import OpCase
 from op_db.samples import *  # noqa: F403
 from sparsegrad.ops import elementwise, index, segment, shape
+from sparsegrad.structure.arrays import Moves
 
 E = elementwise
 
@@ -127,6 +128,8 @@ ROWS = [
     OpCase("spread", lambda x: index.spread_p(x, index=np.array([[1], [0], [3]]), axis=1, n=4),
            lambda x: ref_put(x[:, 0], (np.arange(3), np.array([1, 0, 3])), (3, 4)),
            lambda d: iter([((d.dense(3, 1),), {})]), "spread_p", bilinear=True),
+    OpCase("take_or_zero", lambda x, at: index.take_or_zero_p(x, moves=Moves(at, lambda: at)), lambda x, at: x[at] * (at >= 0).reshape(-1, *[1] * (x.ndim - 1)),
+           lambda d: (((x,), {"at": np.array([2, -1, 0])}) for x in (d.dense(3), d.dense(3, 2), d.dense(3, 0))), "take_or_zero_p", bilinear=True),
     *(
         OpCase(f"take[{kind}]", lambda x, kind=kind: sg.take(x, sg.tensor([[2, 0], [2, 1]]), sparse_grad=kind == "sparse"),
                lambda x: x[np.array([[2, 0], [2, 1]])],

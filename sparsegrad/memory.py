@@ -61,7 +61,8 @@ class _Block:
         }
 
     def __del__(self) -> None:
-        _pool.give(self.memory)
+        if _pool is not None:  # the interpreter is ending
+            _pool.give(self.memory)
 
 
 class _Pool:

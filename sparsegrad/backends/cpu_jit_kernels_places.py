@@ -7,7 +7,6 @@ from numba import int64, uint64
 from sparsegrad.backends.cpu_jit_vector import (
     draw,
     far,
-    inlined,
     kernel,
     lanes,
     load,
@@ -126,37 +125,13 @@ def line_facts(ticket, indptr, minor, found):
         found[t, 0], found[t, 1] = falls, stays
 
 
-@inlined(set())
-def _both(p, p_end, q, q_end, a_cols, b_cols):
-    """How many columns two rows have in all. No branch: which row is ahead cannot be foreseen."""
-    count = int64(0)
-    while p < p_end and q < q_end:
-        left, right = a_cols[p], b_cols[q]
-        p += int64(left <= right)
-        q += int64(right <= left)
-        count += 1
-    return count + (p_end - p) + (q_end - q)
-
-
-@kernel(">n1 <n1 <I1 <I1 <I1 <I1 >I1", "I")
-def count_merged(ticket, cuts, a_indptr, a_cols, b_indptr, b_cols, counts):
-    """counts (m,) = entries of each row of either pattern."""
-    while True:
-        t = draw(ticket)
-        if t >= cuts.size - 1:
-            return
-        for i in range(cuts[t], cuts[t + 1]):
-            p, p_end = int64(a_indptr[i]), int64(a_indptr[i + 1])
-            q, q_end = int64(b_indptr[i]), int64(b_indptr[i + 1])
-            counts[i] = _both(p, p_end, q, q_end, a_cols, b_cols)
-
-
-@kernel(">n1 <n1 <I1 <I1 <I1 <I1 <I1 <I1 <I1 >I1 >I1 >I1", "I")
+@kernel(">n1 <n1 <I1 <I1 <I1 <I1 <I1 <I1 >n1 >I1 >I1 >I1", "I")
 def merge_rows(
-    ticket, cuts, a_indptr, a_cols, a_at, b_indptr, b_cols, b_at, indptr, cols, perm, runs
+    ticket, cuts, a_indptr, a_cols, a_at, b_indptr, b_cols, b_at, counts, cols, perm, runs
 ):
     """cols of the rows of either pattern, perm: where their values are among those of `a` and `b`
-    joined, runs: which of these are one entry."""
+    joined, runs: which of these are one entry. A row has room for its entries in both; counts (m,):
+    how many there are. No branch: which row is ahead cannot be foreseen."""
     behind = int64(a_cols.size)
     while True:
         t = draw(ticket)
@@ -165,7 +140,8 @@ def merge_rows(
         for i in range(cuts[t], cuts[t + 1]):
             p, p_end = int64(a_indptr[i]), int64(a_indptr[i + 1])
             q, q_end = int64(b_indptr[i]), int64(b_indptr[i + 1])
-            e, o = p + q, int64(indptr[i])
+            e = o = p + q
+            counts[i] = -o
             while p < p_end and q < q_end:
                 left, right = int64(a_cols[p]), int64(b_cols[q])
                 runs[o], cols[o] = e, min(left, right)
@@ -184,3 +160,22 @@ def merge_rows(
             while q < q_end:
                 runs[o], cols[o], perm[e] = e, b_cols[q], behind + int64(place(b_at, q, 1))
                 q, e, o = q + 1, e + 1, o + 1
+            counts[i] += o
+
+
+@kernel(">n1 <n1 <n1 <I1 <n1 >I1", "I")
+def close_gaps(ticket, cuts, starts, listed, offsets, closed):
+    """The rows of `listed` that begin at `starts`, one behind the other."""
+    step = uint64(lanes(zero(listed)))
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            source, to, end = uint64(starts[i]), uint64(offsets[i]), uint64(offsets[i + 1])
+            while to + step <= end:
+                store(closed, to, load(zero(listed), listed, source))
+                source, to = source + step, to + step
+            while to < end:
+                closed[to] = listed[source]
+                source, to = source + uint64(1), to + uint64(1)

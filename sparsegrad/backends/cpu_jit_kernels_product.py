@@ -123,19 +123,6 @@ def product_pattern(ticket, cuts, n, l_indptr, l_cols, r_indptr, r_cols, starts,
                         p += 1
 
 
-@kernel(">n1 <n1 <n1 <I1 <n1 >I1", "I")
-def close_gaps(ticket, cuts, starts, cols, offsets, closed):
-    """The rows of `cols` that begin at `starts`, one behind the other."""
-    while True:
-        t = draw(ticket)
-        if t >= cuts.size - 1:
-            return
-        for i in range(cuts[t], cuts[t + 1]):
-            shift = starts[i] - offsets[i]
-            for p in range(offsets[i], offsets[i + 1]):
-                closed[p] = cols[p + shift]
-
-
 @kernel(">n1 <n1 <I1 <I1 <F2 <F3 b >F3 >n3")
 def spmm_extreme(ticket, cuts, indptr, cols, values, x, least, out, entry):
     """out (m, H, k) = the largest or least values[e] * x[cols[e]] of a row, entry = its e; the

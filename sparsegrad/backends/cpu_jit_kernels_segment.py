@@ -53,10 +53,10 @@ def segment_sum(ticket, cuts, indptr, values, out):
 
 @kernel(">n1 <n2 <I1 <I1 <F2 >F2")
 def sum_runs(ticket, cuts, indptr, perm, values, out):
-    """out (s, 1) = the sums of the runs of values[perm], four at a time: whether a short run goes
-    on is a toss-up, on which no branch may depend."""
+    """out (s, 1) = the sums of the runs of values[perm], four at a time, or two where most runs are
+    single: whether a short run goes on is a toss-up, on which no branch may depend."""
     zero, last = values.dtype.type(0), uint64(perm.size - 1)
-    vs, outs = values.ravel(), out.ravel()
+    vs, outs, pairs = values.ravel(), out.ravel(), 2 * perm.size < 3 * out.size
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
@@ -69,6 +69,10 @@ def sum_runs(ticket, cuts, indptr, perm, values, out):
                 prefetch(vs, uint64(perm[min(e + _AHEAD + _1, last)]))
                 a = vs[uint64(perm[e])]
                 b = vs[uint64(perm[min(e + _1, end - _1)])]
+                if pairs:
+                    total += a + (b if e + _1 < end else zero)
+                    e = min(e + _2, end)
+                    continue
                 c = vs[uint64(perm[min(e + _2, end - _1)])]
                 d = vs[uint64(perm[min(e + _3, end - _1)])]
                 b = b if e + _1 < end else zero

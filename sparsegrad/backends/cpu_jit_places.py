@@ -12,7 +12,7 @@ from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_calls import I8, NONE, kernel_of, same_index, tasks_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, get_num_threads, launch
 
-__all__ = ["CpuJitPlaces", "row_cuts"]
+__all__ = ["CpuJitPlaces", "close_gaps", "row_cuts", "running"]
 
 _MIN_PLACES = 1 << 13  # spans, merge_rows: entries below which NumPy serves
 _MIN_SCAN = 1 << 15  # line_facts: entries
@@ -86,17 +86,33 @@ class CpuJitPlaces(Cpu):
         if dtype not in NONE or total > np.iinfo(dtype).max:
             return None
         a_lines, b_lines = (tuple(contiguous(x, dtype) for x in line) for line in lines)
-        cuts = row_cuts(a_lines[0] + np.arange(m + 1) + b_lines[0])
-        indptr = np.zeros(m + 1, dtype)
-        args = (cuts, *a_lines[:2], *b_lines[:2], indptr[1:])
-        launch(kernel_of("count_merged", dtype), args, cuts.size - 1, 2 * total)
-        np.cumsum(indptr, out=indptr)
-        nnz = int(indptr[-1])
-        cols, perm, runs = np.empty(nnz, dtype), np.empty(total, dtype), np.empty(nnz + 1, dtype)
-        runs[nnz] = total
-        args = (cuts, *a_lines, *b_lines, indptr, cols, perm, runs)
+        starts = a_lines[0] + b_lines[0].astype(np.int64)
+        cuts, counts = row_cuts(starts + np.arange(m + 1)), np.empty(m, np.int64)
+        perm = memory.empty((total,), dtype)
+        cols, runs = (memory.empty((total + 1,), dtype) for _ in range(2))
+        args = (cuts, *a_lines, *b_lines, counts, cols, perm, runs)
         launch(kernel_of("merge_rows", dtype), args, cuts.size - 1, 4 * total)
-        return indptr, cols, perm, runs
+        indptr = running(counts)
+        nnz = int(indptr[-1])
+        cols, runs = (close_gaps(cuts, starts, x, indptr) for x in (cols, runs))
+        runs[nnz] = total
+        return indptr.astype(dtype), cols[:nnz], perm, runs
+
+
+def running(counts: Array) -> Array:
+    """Offsets (n + 1,) of runs with these lengths (n,)."""
+    return np.concatenate(([0], np.cumsum(counts)))
+
+
+def close_gaps(cuts: Array, starts: Array, listed: Array, offsets: Array) -> Array:
+    """What rows that begin at `starts` (m + 1,) list, one behind the other, and as much behind them
+    as there was."""
+    if offsets[-1] == starts[-1]:
+        return listed
+    closed = memory.empty((int(offsets[-1]) + listed.size - int(starts[-1]),), listed.dtype)
+    args = (cuts, starts, listed, offsets, closed)
+    launch(kernel_of("close_gaps", listed.dtype), args, cuts.size - 1, closed.size)
+    return closed
 
 
 def _sorted_rows(pattern: Any) -> Any:

@@ -12,7 +12,7 @@ from sparsegrad.backends import joins
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous, launch
-from sparsegrad.backends.cpu_jit_places import row_cuts
+from sparsegrad.backends.cpu_jit_places import close_gaps, row_cuts, running
 from sparsegrad.dtypes import accumulator, kind
 
 __all__ = ["CpuJitProducts", "wide_of"]
@@ -42,22 +42,17 @@ class CpuJitProducts(Cpu):
             return super().spgemm_pattern(left, right)
         arrays = [contiguous(x, index) for lines in sides for x in lines]
         runs = np.diff(sides[1][0].astype(np.int64))[sides[0][1]]
-        starts = np.concatenate(([0], np.cumsum(runs)))[sides[0][0]]
+        starts = running(runs)[sides[0][0]]
         cuts, counts = row_cuts(starts + np.arange(m + 1)), np.empty(m, np.int64)
         kernel = _kernel("product_pattern", index)
         if pairs > _MOST_PAIRS:  # room for each of them may not fit: count first
             args = (cuts, n, *arrays, starts, counts, np.empty(0, index))
             launch(kernel, args, cuts.size - 1, pairs)
-            starts = np.concatenate(([0], np.cumsum(counts)))
+            starts = running(counts)
         cols = np.empty(int(starts[-1]), index)
         launch(kernel, (cuts, n, *arrays, starts, counts, cols), cuts.size - 1, pairs)
-        offsets = np.concatenate(([0], np.cumsum(counts)))
-        if cols.size == offsets[-1]:
-            return offsets, cols
-        closed = np.empty(int(offsets[-1]), index)
-        args = (cuts, starts, cols, offsets, closed)
-        launch(_kernel("close_gaps", index), args, cuts.size - 1, closed.size)
-        return offsets, closed
+        offsets = running(counts)
+        return offsets, close_gaps(cuts, starts, cols, offsets)
 
     def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
         found = self._on_mask(left, a, right, b, out, "mask")
@@ -103,7 +98,7 @@ class CpuJitProducts(Cpu):
         # Rows in chunks of equal work: the runs that are walked, and the row's own entries.
         outer, inner = (sides[0], sides[1]) if way == "mask" else (sides[2], sides[1])
         runs = np.diff(inner[0].astype(np.int64))[outer[1]] + 1
-        done = np.concatenate(([0], np.cumsum(runs)))[outer[0]]
+        done = running(runs)[outer[0]]
         done = done + sides[0][0] + sides[2][0]
         cuts = row_cuts(done)
         width = left.shape[1] if way != "mask" else right.shape[1]

@@ -18,10 +18,11 @@ import numpy as np
 
 from sparsegrad.config import current
 
-__all__ = ["PoolCounts", "clear", "counts", "empty", "kept_bytes", "owner"]
+__all__ = ["PoolCounts", "aligned", "clear", "counts", "empty", "kept_bytes", "owner"]
 
 _LEAST = 1 << 20  # bytes below which the C library recycles blocks itself
 _STEPS = 3  # size classes double in 2 ** _STEPS steps: a block is at most an eighth too large
+_LINE = 64  # bytes of a cache line, where blocks begin: a vector across two takes longer to load
 
 
 class PoolCounts(NamedTuple):
@@ -86,7 +87,7 @@ class _Pool:
                 self.hits += 1
                 self.reused += nbytes
                 return memory
-        return np.empty(size, np.uint8)
+        return _aligned(size)
 
     def give(self, memory: np.ndarray) -> None:
         with self.lock:
@@ -110,6 +111,21 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     if nbytes < _LEAST or not current.get().enable_memory_pool:
         return np.empty(shape, dtype)
     return np.asarray(_Block(_pool.take(nbytes), shape, dtype))
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An empty array that begins with a cache line, from the pool where it is on."""
+    dtype = np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if current.get().enable_memory_pool:
+        return np.asarray(_Block(_pool.take(nbytes), shape, dtype))
+    return _aligned(nbytes).view(dtype).reshape(shape)
+
+
+def _aligned(nbytes: int) -> np.ndarray:
+    memory = np.empty(nbytes + _LINE, np.uint8)
+    first = -memory.ctypes.data % _LINE
+    return memory[first : first + nbytes]
 
 
 def owner(array: Any) -> Any:

@@ -19,6 +19,7 @@ from sparsegrad.backends.cpu_jit_calls import (
     LINE,
     NONE,
     add_carries,
+    aligned,
     array_of,
     kernel_of,
     result,
@@ -104,6 +105,7 @@ class CpuJit(
         least = _SHORT // wide.itemsize
         if 1 < k < least and heads > 1:  # kernels work in vectors, and such a copy is small
             dense = np.pad(dense, ((0, 0), (0, 0), (0, least - k)))
+        dense = aligned(dense, nnz)
         width = dense.shape[2]
         work = nnz * heads * width
         if heads == 1:

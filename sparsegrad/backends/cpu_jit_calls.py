@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad import memory
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous
 
@@ -21,6 +22,7 @@ __all__ = [
     "LINE",
     "NONE",
     "add_carries",
+    "aligned",
     "array_of",
     "inside",
     "kernel_of",
@@ -37,6 +39,7 @@ NONE = {I4: np.empty(0, I4), I8: np.empty(0, I8)}
 GRAIN = 8192  # entries and rows in a chunk, unless that makes more than _MAX_CHUNKS
 LINE = 64  # bytes, as the longest vector of a kernel
 _MAX_CHUNKS = 1024
+_MIN_READS = 64  # of every row, that are worth moving it
 
 _FAMILIES = (
     "",
@@ -105,6 +108,18 @@ def same_index(*arrays: Array) -> tuple[Array, ...] | None:
 def array_of(array: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
     """The array contiguous, in that dtype and shape."""
     return contiguous(array, dtype).reshape(shape)
+
+
+def aligned(rows: Array, reads: int) -> Array:
+    """The rows (n, *D) as they are, or a copy, so that vectors of a row begin with a cache line;
+    where `reads` reads of a row are so many that this pays. One across two lines takes half as long
+    again."""
+    line = rows[0].nbytes % LINE == 0 and reads >= _MIN_READS * len(rows)
+    if not line or rows.ctypes.data % LINE == 0:
+        return rows
+    out = memory.aligned(rows.shape, rows.dtype)
+    np.copyto(out, rows)
+    return out
 
 
 def result(out: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:

@@ -44,6 +44,18 @@ class Cpu(Backend):
         np.cumsum(np.bincount(ids, minlength=n), out=indptr[1:])
         return indptr
 
+    def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
+        if coords[0].size < 2 or len(coords) > 2:
+            return super().order_facts(coords)
+        before, after = coords[0][:-1], coords[0][1:]
+        falls, stays = after < before, after == before
+        if len(coords) == 2:
+            before, after = coords[1][:-1], coords[1][1:]
+            falls |= stays & (after < before)
+            stays &= after == before
+        sorted_ = not falls.any()
+        return sorted_, sorted_ and not stays.any()
+
     def line_facts(self, indptr: Array, minor: Array) -> tuple[bool, bool]:
         if minor.size < 2:
             return True, True
@@ -103,20 +115,9 @@ class Cpu(Backend):
             return super().spmm(pattern, values, x)
         if (out := nearly_full.spmm(pattern, values, x)) is not None:
             return out
-        free, positions = pattern.cached("scipy", lambda: ([], pattern.rows()[2]))
-        data = values if positions is None else values[positions]
-        data = np.ascontiguousarray(data, dtype=x.dtype)
-        # Making a matrix of SciPy takes longer than a small product: it is kept, without values,
-        # and taken out while in use, so that no two threads share one.
-        try:
-            matrix = free.pop()
-            matrix.data = data
-        except IndexError:
-            indptr, indices, _ = pattern.rows()
-            matrix = sp.csr_array((data, indices, indptr), shape=pattern.shape)
+        matrix, free = _lent(pattern, values, x.dtype)
         out = matrix @ x
-        matrix.data = _NO_VALUES
-        free.append(matrix)
+        _give_back(matrix, free)
         return out
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
@@ -128,6 +129,27 @@ class Cpu(Backend):
             rows, cols = x.take(row[part], axis=0), y.take(col[part], axis=0)
             np.einsum("...k,...k->...", rows, cols, out=out[part])
         return out
+
+    def merge_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array] | None:
+        (m, n), total = a.shape, a.nnz + b.nnz
+        if not total or m * n > np.iinfo(np.int64).max or not (a.core.unique and b.core.unique):
+            return None
+        sides = a.sorted_rows(), b.sorted_rows()
+        keys = [self.expand(indptr, cols.size) * np.int64(n) + cols for indptr, cols, _ in sides]
+        key = np.concatenate(keys)
+        perm = key.argsort(kind="stable")  # which merges what is sorted, in linear time
+        key = key[perm]
+        new = np.ones(total, dtype=bool)
+        np.not_equal(key[1:], key[:-1], out=new[1:])
+        starts = np.flatnonzero(new)
+        key = key[starts]
+        indptr = key.searchsorted(np.arange(m + 1) * np.int64(n))
+        if any(at is not None for _, _, at in sides):
+            ats = [np.arange(cols.size) if at is None else at for _, cols, at in sides]
+            perm = np.concatenate((ats[0], ats[1] + a.nnz))[perm]
+        dtype = sides[0][1].dtype
+        lists = (indptr, key % max(n, 1), perm, np.append(starts, total))
+        return tuple(x.astype(dtype, copy=False) for x in lists)  # type: ignore[return-value]
 
     def spmm_extreme(
         self, pattern: Any, values: Array, x: Array, least: bool
@@ -164,35 +186,68 @@ class Cpu(Backend):
         return out, entry
 
     def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
-        a, b = (
-            sp.csr_array((np.ones(p.nnz, bool), p.rows()[1], p.rows()[0]), shape=p.shape)
-            for p in (left, right)
-        )
-        product = a @ b  # of bools: nothing cancels; SciPy counts in 64 bits and widens the indices
+        # Of bools: nothing cancels; SciPy counts in 64 bits and widens the indices.
+        ones = (np.ones(p.nnz, dtype=bool) for p in (left, right))
+        product = _scipy_product(left, next(ones), right, next(ones))
         product.sort_indices()
         return product.indptr, product.indices
 
     def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
         if a.ndim != 1 or a.dtype.kind not in "iufc" or a.dtype == np.float16:
             return super().spgemm(left, a, right, b, out)
-        factors = []
-        for pattern, values in ((left, a), (right, b)):
-            indptr, indices, positions = pattern.rows()
-            data = values if positions is None else values[positions]
-            factors.append(
-                sp.csr_array((np.ascontiguousarray(data), indices, indptr), shape=pattern.shape)
-            )
-        product = factors[0] @ factors[1]
-        lines = out.sorted_rows()
-        values = np.zeros(out.nnz, dtype=a.dtype)
-        # SciPy lists columns in an order that depends on the patterns only, but leaves entries
-        # out that come to 0.
-        at = out.cached("spgemm_order", dict).get("at")
-        cols = product.indices
-        if at is None or at.size != cols.size or not np.array_equal(lines[1][at], cols):
-            rows = self.expand(product.indptr, product.nnz)
+        product = _scipy_product(left, a, right, b)
+        lines, cols = out.sorted_rows(), product.indices
+        if cols.size != out.nnz:  # SciPy leaves entries out that come to 0
+            rows = self.expand(product.indptr, cols.size)
             at, _ = joins.find(np, lines, rows, cols)
-            if cols.size == out.nnz:
-                out.cached("spgemm_order", dict)["at"] = at.astype(cols.dtype)
-        values[at if lines[2] is None else lines[2][at]] = product.data
+            listed = np.zeros(out.nnz, dtype=a.dtype)
+            listed[at] = product.data
+        else:  # the columns of a row come in an order that depends on the patterns only
+            kept = out.cached("spgemm_order", dict)
+            order = kept.get("order")
+            if order is None or not np.array_equal(cols[order], lines[1]):
+                order = kept["order"] = _sorting(product)
+            listed = product.data[order]
+        if lines[2] is None:
+            return listed
+        values = np.empty_like(listed)
+        values[lines[2]] = listed
         return values
+
+
+def _scipy_product(left: Any, a: Array, right: Any, b: Array) -> sp.csr_array:
+    x, x_free = _lent(left, a, a.dtype)
+    y, y_free = _lent(right, b, b.dtype)
+    product = x @ y
+    _give_back(x, x_free)
+    _give_back(y, y_free)
+    return product
+
+
+def _sorting(product: sp.csr_array) -> Array:
+    """The order of its entries in which columns rise."""
+    order = np.arange(product.nnz, dtype=product.indices.dtype)
+    listed = sp.csr_array((order, product.indices.copy(), product.indptr), shape=product.shape)
+    listed.sort_indices()
+    return listed.data
+
+
+def _lent(pattern: Any, values: Array, dtype: np.dtype) -> tuple[sp.csr_array, list[sp.csr_array]]:
+    """A matrix of SciPy, and where `_give_back` puts it. Making one takes longer than a small
+    product: it is kept, without values, and taken out while in use, so that no two threads share
+    one."""
+    free, positions = pattern.cached("scipy", lambda: ([], pattern.rows()[2]))
+    data = values if positions is None else values[positions]
+    data = np.ascontiguousarray(data, dtype=dtype)
+    try:
+        matrix = free.pop()
+        matrix.data = data
+    except IndexError:
+        indptr, indices, _ = pattern.rows()
+        matrix = sp.csr_array((data, indices, indptr), shape=pattern.shape)
+    return matrix, free
+
+
+def _give_back(matrix: sp.csr_array, free: list[sp.csr_array]) -> None:
+    matrix.data = _NO_VALUES
+    free.append(matrix)

@@ -24,8 +24,8 @@ class CpuJitIndex(Cpu):
         raise NotImplementedError
 
     def expand(self, indptr: Array, nnz: int) -> Array:
-        arrays = same_index(indptr)
-        if arrays is None or not self._pays(nnz, _MIN_SCAN) or int(indptr[-1]) != nnz:
+        arrays = same_index(indptr) if self._pays(nnz, _MIN_SCAN) else None
+        if arrays is None or int(indptr[-1]) != nnz:
             return super().expand(indptr, nnz)
         out = np.empty(nnz, dtype=indptr.dtype)
         tasks = tasks_of(nnz)
@@ -33,8 +33,8 @@ class CpuJitIndex(Cpu):
         return out
 
     def compress(self, ids: Array, n: int) -> Array:
-        arrays = same_index(ids)
-        if arrays is None or not self._pays(ids.size, _MIN_SCAN):
+        arrays = same_index(ids) if self._pays(ids.size, _MIN_SCAN) else None
+        if arrays is None:
             return super().compress(ids, n)
         if ids.size and (ids[0] < 0 or ids[-1] >= n):  # sorted: these are the extremes
             return super().compress(ids, n)
@@ -44,8 +44,8 @@ class CpuJitIndex(Cpu):
         return out
 
     def sort_coo(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Array | None:
-        arrays = same_index(*coords)
-        if arrays is None or not self._pays(coords[0].size, _MIN_SORT):
+        arrays = same_index(*coords) if self._pays(coords[0].size, _MIN_SORT) else None
+        if arrays is None:
             return super().sort_coo(coords, shape)
         if self.order_facts(coords)[0]:
             return None
@@ -53,8 +53,8 @@ class CpuJitIndex(Cpu):
         return super().sort_coo(coords, shape) if found is None else found.perm
 
     def survey(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
-        arrays = same_index(*coords)
-        if arrays is None or not self._pays(coords[0].size, _MIN_SORT):
+        arrays = same_index(*coords) if self._pays(coords[0].size, _MIN_SORT) else None
+        if arrays is None:
             return super().survey(coords, shape)
         if self.order_facts(coords)[0] or (found := sort_entries(arrays, shape)) is None:
             return super().survey(coords, shape)
@@ -85,8 +85,10 @@ class CpuJitIndex(Cpu):
     ) -> tuple[tuple[Array, ...], Array, Array] | None:
         """The arrays as kernels take them, where each block of ids puts the first of each kind,
         and the offsets of these; None where kernels do not serve."""
+        if not (n and ids.size and self._pays(ids.size, _MIN_SORT)):
+            return None
         arrays = same_index(ids, *others)
-        if arrays is None or not (n and ids.size and self._pays(ids.size, _MIN_SORT)):
+        if arrays is None:
             return None
         counts, wrong = np.empty((blocks_of(ids.size, n), n), ids.dtype), np.zeros(1, I8)
         kernel = kernel_of("count_ids", ids.dtype)
@@ -97,13 +99,14 @@ class CpuJitIndex(Cpu):
         return arrays, counts, np.append(counts[0], ids.dtype.type(ids.size))
 
     def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
-        arrays = same_index(*coords)
-        if arrays is None or len(coords) > 2 or not self._pays(coords[0].size, _MIN_SCAN):
+        many = len(coords) < 3 and self._pays(coords[0].size, _MIN_SCAN)
+        arrays = same_index(*coords) if many else None
+        if arrays is None:
             return super().order_facts(coords)
         facts = kernel_of("order_facts", arrays[0].dtype)(arrays[0], arrays[-1])
         return bool(facts & 1), bool(facts & 2)
 
     def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
-        arrays = same_index(index)
-        if arrays is None or not self._pays(index.size, _MIN_SCAN) or not inside(arrays[0], bound):
+        arrays = same_index(index) if self._pays(index.size, _MIN_SCAN) else None
+        if arrays is None or not inside(arrays[0], bound):
             super().check_indices(name, index, bound)  # which says what is wrong and where

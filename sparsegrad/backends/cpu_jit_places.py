@@ -39,8 +39,9 @@ class CpuJitPlaces(Cpu):
 
     def take_lines(self, indptr: Array, minor: Array, ids: Array) -> tuple[Array, Array, Array]:
         # The size of the matrix decides: its other ops have loaded kernels by now.
-        lines = same_index(indptr, minor)
-        if lines is None or ids.dtype != I8 or not self._pays(minor.size, _MIN_PLACES):
+        many = ids.dtype == I8 and self._pays(minor.size, _MIN_PLACES)
+        lines = same_index(indptr, minor) if many else None
+        if lines is None:
             return super().take_lines(indptr, minor, ids)
         dtype, ids = minor.dtype, contiguous(ids, I8)
         offsets = np.empty(ids.size + 1, dtype)
@@ -54,8 +55,9 @@ class CpuJitPlaces(Cpu):
         return offsets, entries, taken
 
     def line_facts(self, indptr: Array, minor: Array) -> tuple[bool, bool]:
-        lines = same_index(indptr, minor)
-        if lines is None or not (minor.size and self._pays(minor.size, _MIN_SCAN)):
+        many = minor.size and self._pays(minor.size, _MIN_SCAN)
+        lines = same_index(indptr, minor) if many else None
+        if lines is None:
             return super().line_facts(indptr, minor)
         found = np.empty((tasks_of(minor.size), 2), I8)
         launch(kernel_of("line_facts", minor.dtype), (*lines, found), len(found), minor.size)
@@ -78,7 +80,7 @@ class CpuJitPlaces(Cpu):
     def merge_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array] | None:
         total, m = a.nnz + b.nnz, a.shape[0]
         if not (total and self._pays(total + m, _MIN_PLACES)):
-            return None
+            return super().merge_rows(a, b)
         if not (a.core.unique and b.core.unique):
             return None
         lines = [(x, y, x[:0] if at is None else at) for x, y, at in map(_sorted_rows, (a, b))]

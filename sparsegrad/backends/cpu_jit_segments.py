@@ -42,13 +42,12 @@ class CpuJitSegments(Cpu):
         raise NotImplementedError
 
     def gather(self, x: Array, index: Array) -> Array:
-        arrays, row = same_index(index), x[:1].nbytes
+        nbytes = index.size * x[:1].nbytes if x.ndim else 0
         if (
-            arrays is None
-            or x.ndim == 0
+            not (nbytes and self._pays(nbytes, _MIN_GATHER))
             or x.dtype.alignment not in (4, 8)
             or not (x.flags.c_contiguous and x.flags.aligned)
-            or not (index.size * row and self._pays(index.size * row, _MIN_GATHER))
+            or (arrays := same_index(index)) is None
         ):
             return super().gather(x, index)
         out, wrong = memory.empty((index.size, *x.shape[1:]), x.dtype), np.zeros(1, I8)

@@ -71,7 +71,14 @@ def count(xp: Any, left: Any, right: Any) -> int:
 
 
 def _lengths(xp: Any, pattern: Any) -> Array:
-    return pattern.cached("row_lengths", lambda: xp.diff(pattern.rows()[0].astype("int64")))
+    """Entries of each row, without grouping them where they are not."""
+
+    def build() -> Array:
+        if pattern.format == "csr":
+            return xp.diff(pattern.rows()[0].astype("int64"))
+        return xp.bincount(pattern.row, minlength=pattern.shape[0])
+
+    return pattern.cached("row_lengths", build)
 
 
 def cheapest(xp: Any, left: Any, right: Any, mask: Any) -> tuple[str, int]:

@@ -10,13 +10,15 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 import sparsegrad as sg
-from sparsegrad.backends import cpu_jit, cpu_jit_launch, cpu_jit_tiles
+from sparsegrad.backends import blas, cpu_jit, cpu_jit_launch, cpu_jit_matmul, cpu_jit_tiles
 from sparsegrad.backends.base import Backend
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit import CpuJit
@@ -941,6 +943,53 @@ def test_number_of_threads():
     assert cpu_jit.get_num_threads() >= 1
     with pytest.raises(ValueError, match="at least 1, got 0"):
         cpu_jit.set_num_threads(0)
+
+
+DENSE_PRODUCTS = [
+    *(((m, k), (k, n)) for m, k, n in [(300, 300, 300), (5000, 64, 10), (64, 20000, 10)]),
+    *(((m, k), (k, n)) for m, k, n in [(10, 500, 3000), (3, 2, 4), (0, 5, 9), (9, 0, 5)]),
+    *(((m, k), (k, n)) for m, k, n in [(1, 90000, 1), (1, 300, 9000), (9000, 300, 1)]),
+    *[((9000,), (9000,)), ((300, 900), (900,)), ((900,), (900, 300)), ((4, 100, 64), (64,))],
+    *[((8, 100, 200), (200, 300)), ((8, 100, 200), (8, 200, 300)), ((100, 200), (8, 200, 300))],
+    *[((1, 100, 200), (8, 200, 300)), ((3, 8, 100, 200), (8, 200, 30)), ((0, 9, 9), (0, 9, 9))],
+]
+
+
+@pytest.mark.parametrize("shapes", DENSE_PRODUCTS, ids=str)
+def test_dense_products_on_our_threads(threads, shapes):
+    threads(3)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape) for shape in shapes)
+    for x, y in ((a, b), (np.asfortranarray(a), np.asfortranarray(b)), (a + 1j, b - 2j)):
+        got, want = CpuJit(always=True).matmul(x, y), np.matmul(x, y)
+        assert got.shape == want.shape and got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-10)
+
+
+@pytest.mark.skipif(not blas.can_stand_in(), reason="another BLAS")
+def test_dense_products_leave_blas_its_threads(threads):
+    threads(3)
+    count = lambda: {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+    seen = []
+
+    def multiply(ticket, todo):
+        seen.append(count())
+
+    a = np.full((300, 300), np.inf)
+    a[:, 0] = -np.inf
+    with warnings.catch_warnings():  # where NumPy would warn, on any thread
+        warnings.simplefilter("error")
+        assert np.isnan((sg.tensor(a) @ sg.ones(300, 300, dtype="float64")).numpy()).all()
+    assert 3 in count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_jit_matmul, "_multiply", multiply)
+        cpu_jit_matmul.matmul(a, a)
+    assert seen and all(1 in found for found in seen)  # NumPy's
+    assert 3 in count()
+    other = threading.Thread(target=threads, args=(2,))  # any thread may set the number
+    other.start()
+    other.join()
+    assert count() == {2}
 
 
 def _forked(queue):

@@ -10,6 +10,7 @@ from sparsegrad import memory
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
+from sparsegrad.backends.cpu_jit_matmul import matmul
 from sparsegrad.backends.dense import ACTIVATIONS
 from sparsegrad.dtypes import accumulator
 
@@ -28,14 +29,10 @@ class CpuJitDense(Cpu):
     def _pays(self, work: int, least: int) -> bool:
         raise NotImplementedError
 
-    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        if x.dtype not in _FLOATS:
-            return super().linear(x, weight, bias)
-        out = memory.empty((len(x), len(weight)), x.dtype)
-        np.matmul(x, weight.T, out=out)
-        if bias is not None:
-            out += bias
-        return out
+    def matmul(self, a: Array, b: Array) -> Array:
+        if a.dtype.char in "fdFD" and a.dtype == b.dtype:
+            return matmul(a, b)
+        return super().matmul(a, b)
 
     def bias_act(self, x: Array, bias: Array, activation: str) -> Array:
         dtype = self._dense_dtype(x)

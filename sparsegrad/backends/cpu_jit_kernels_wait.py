@@ -13,7 +13,7 @@ from numba import int64, types
 from numba.extending import intrinsic
 
 from sparsegrad.backends.cpu_jit_launch import _DONE, _TASKS
-from sparsegrad.backends.cpu_jit_vector import kernel
+from sparsegrad.backends.cpu_jit_vector import draw, kernel
 
 _PAUSE = {"x86_64": "llvm.x86.sse2.pause", "amd64": "llvm.x86.sse2.pause"}.get(
     platform.machine().lower()
@@ -64,3 +64,9 @@ def settle(board, helpers, turns):
     for _ in range(turns):
         if _look(board, int64(_DONE)) >= helpers:
             return
+
+
+@kernel(">n1", "")
+def next_task(ticket):
+    """Draw a task, for what is no kernel itself."""
+    return draw(ticket)

@@ -32,6 +32,8 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad.backends import blas
+
 __all__ = ["Kernel", "contiguous", "get_num_threads", "launch", "set_num_threads"]
 
 # Elements touched below which one thread is at least as fast as waking another (about 50 µs).
@@ -88,10 +90,7 @@ def set_num_threads(n: int) -> None:
     count = operator.index(n)
     if count < 1:
         raise ValueError(f"set_num_threads: expected at least 1, got {n}")
-    import scipy.linalg  # noqa: F401  (SciPy brings a BLAS of its own, which must be there by now)
-    import threadpoolctl
-
-    threadpoolctl.threadpool_limits(limits=count, user_api="blas")
+    blas.set_threads(count)
     _num_threads = count
 
 

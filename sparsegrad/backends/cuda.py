@@ -25,6 +25,7 @@ from sparsegrad.backends import cuda_random as philox
 from sparsegrad.backends import cuda_segment as segment
 from sparsegrad.backends import cuda_spmm as spmm
 from sparsegrad.backends.base import Array, Backend, Survey
+from sparsegrad.backends.cuda_dense import CudaDense
 from sparsegrad.backends.cuda_fused import CudaFused
 from sparsegrad.backends.cuda_rows import CudaRows, gather
 from sparsegrad.backends.cuda_validate import CudaChecks, raise_pending
@@ -55,7 +56,7 @@ def _falls_back(op: str, reason: str) -> Callable[..., Any]:
     return method
 
 
-class Cuda(CudaChecks, CudaRows, CudaFused):
+class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense):
     """CuPy arrays on the current device.
 
     Of the contract, what is not here is the reference on CuPy: `sum`, `matmul` and `compress` are a

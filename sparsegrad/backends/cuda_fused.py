@@ -73,16 +73,14 @@ _gather_or_zero = cupy.ElementwiseKernel(
 
 
 def _fused(formula: Callable[..., Any], lib: Any, *operands: Any, **static: Any) -> Array:
-    """formula(lib, *operands, **static) as a kernel of CuPy's. Static floats are arguments of the
-    kernel; what else is static makes a kernel of its own."""
+    """formula(lib, *operands, **static) as a kernel of CuPy's. Numbers among the operands are
+    arguments of the kernel, and may only meet arrays: what CuPy makes of two of them is rounded to
+    16 bits. What is static is compiled in: a kernel for each value."""
     names = [getattr(x, "dtype", np.dtype("f8")).name for x in operands]
     if "bfloat16" in names:
         return formula(lib, *operands, **static)
-    floats = tuple(name for name, value in static.items() if type(value) is float)
-    rest = tuple((name, value) for name, value in static.items() if type(value) is not float)
     narrow = tuple(name == "float16" for name in names)
-    run = _kernel(formula, lib, narrow, floats, rest)
-    return run(*operands, *(static[name] for name in floats))
+    return _kernel(formula, lib, narrow, tuple(static.items()))(*operands)
 
 
 @cache
@@ -90,16 +88,13 @@ def _kernel(
     formula: Callable[..., Any],
     lib: Any,
     narrow: tuple[bool, ...],
-    floats: tuple[str, ...],
-    rest: tuple[tuple[str, Any], ...],
+    static: tuple[tuple[str, Any], ...],
 ) -> Callable[..., Any]:
     """narrow: which operands are of 16 bits. They are computed in float32, and rounded once."""
-    count = len(narrow)
 
     def of_elements(*args: Any) -> Any:
-        wide = [x.astype("f4") if half else x for x, half in zip(args, narrow, strict=False)]
-        static = dict(zip(floats, args[count:], strict=True), **dict(rest))
-        out = formula(lib, *wide, **static)
+        wide = [x.astype("f4") if half else x for x, half in zip(args, narrow, strict=True)]
+        out = formula(lib, *wide, **dict(static))
         half = any(narrow) and out.dtype.kind == "f"
         return out.astype("f2") if half else out
 

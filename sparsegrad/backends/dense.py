@@ -118,6 +118,29 @@ class Dense:
         s = 0.5 * (1 + self.xp.tanh(0.5 * x))
         return _wide(g) * (s * (1 + x * (1 - s)))
 
+    # ---- softmax, of any shape -----------------------------------------------------------------
+    def softmax(self, x: Array, axis: int) -> Array:
+        """exp(x) over its sum along an axis."""
+        wide = _wide(x)
+        weight = self.xp.exp(wide - wide.max(axis=axis, keepdims=True))
+        weight /= weight.sum(axis=axis, keepdims=True)
+        return weight.astype(x.dtype, copy=False)
+
+    def log_softmax(self, x: Array, axis: int) -> Array:
+        """The logarithm of `softmax`."""
+        wide = _wide(x)
+        shifted = wide - wide.max(axis=axis, keepdims=True)
+        shifted -= self.xp.log(self.xp.exp(shifted).sum(axis=axis, keepdims=True))
+        return shifted.astype(x.dtype, copy=False)
+
+    def logsumexp(self, x: Array, axis: tuple[int, ...]) -> Array:
+        """log(sum(exp(x))) over axes, which are kept as size 1."""
+        xp, wide = self.xp, _wide(x)
+        top = wide.max(axis=axis, keepdims=True)
+        shift = xp.where(xp.isfinite(top), top, 0)
+        total = xp.exp(wide - shift).sum(axis=axis, keepdims=True)
+        return (xp.log(total) + shift).astype(x.dtype, copy=False)  # of -inf alone: log(0)
+
     # ---- cross entropy -------------------------------------------------------------------------
     def cross_entropy(
         self, x: Array, classes: Array, weight: Array | None, smoothing: float

@@ -14,9 +14,10 @@ from sparsegrad.engine.mode import anomaly
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
-from sparsegrad.ops.elementwise import cast, exp_p, maximum, pow, sign_p, sqrt, where, where_p
+from sparsegrad.ops.elementwise import cast, exp_p, maximum, sign_p, where_p
 from sparsegrad.ops.index import pick_p, spread_p
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, permute_p, reshape_p, slice_p
+from sparsegrad.ops.unary import abs_power_p, root_p
 
 __all__ = [
     "MaxResult",
@@ -198,13 +199,8 @@ def product(x: Any, axes: tuple[int, ...]) -> Any:
 
 # ---- softmax -----------------------------------------------------------------------------------
 @primitive(promote="float")
-def softmax_p(xp: Any, x: Any, *, axis: int) -> Any:
-    wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
-    if x.size == 0:
-        return x.copy()
-    weight = xp.exp(wide - wide.max(axis=axis, keepdims=True))
-    weight /= weight.sum(axis=axis, keepdims=True)
-    return weight.astype(x.dtype, copy=False)
+def softmax_p(be: Any, x: Any, *, axis: int) -> Any:
+    return be.softmax(x, axis) if x.size else x.copy()
 
 
 def _softmax_rule(g: Any, out: Any, axes: tuple[int, ...]) -> Any:
@@ -217,25 +213,16 @@ softmax_p.defvjp(
 
 
 @primitive(promote="float")
-def log_softmax_p(xp: Any, x: Any, *, axis: int) -> Any:
-    wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
-    if x.size == 0:
-        return x.copy()
-    shifted = wide - wide.max(axis=axis, keepdims=True)
-    shifted -= xp.log(xp.exp(shifted).sum(axis=axis, keepdims=True))
-    return shifted.astype(x.dtype, copy=False)
+def log_softmax_p(be: Any, x: Any, *, axis: int) -> Any:
+    return be.log_softmax(x, axis) if x.size else x.copy()
 
 
 @primitive(promote="float")
-def logsumexp_p(xp: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
+def logsumexp_p(be: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
     """log(sum(exp(x))) over `axis`, kept as size 1; -inf where there is nothing to sum."""
     if x.size == 0:
-        return xp.full(_kept(x.shape, axis), -xp.inf, x.dtype)
-    wide = x.astype(dtypes.accumulator(x.dtype), copy=False)
-    top = wide.max(axis=axis, keepdims=True)
-    shift = xp.where(xp.isfinite(top), top, 0)
-    total = xp.exp(wide - shift).sum(axis=axis, keepdims=True)
-    return (xp.log(total) + shift).astype(x.dtype, copy=False)  # of -inf alone: log(0)
+        return be.xp.full(_kept(x.shape, axis), -be.xp.inf, x.dtype)
+    return be.logsumexp(x, axis)
 
 
 logsumexp_p.defvjp(
@@ -392,12 +379,9 @@ def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any 
         return (amax if p > 0 else amin)(abs_(x), dim, keepdim)
     if p == 0:
         return sum(abs_(sign_p(x)), dim, keepdim)
-    total = sum(abs_(x) if p == 1 else (x * x if p == 2 else pow(abs_(x), p)), dim, keepdim)
     if p == 1:
-        return total
-    zero = total == 0  # the root has no slope there
-    safe = where(zero, 1, total)
-    return where(zero, 0, sqrt(safe) if p == 2 else pow(safe, 1 / p))
+        return sum(abs_(x), dim, keepdim)
+    return root_p(sum(abs_power_p(x, p=p), dim, keepdim), p=p)
 
 
 def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sparsegrad import dtypes
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
-from sparsegrad.ops.elementwise import cast, div_p, mul_p, pow, sqrt, where
+from sparsegrad.ops.elementwise import cast, div_p, mul_p, where
 from sparsegrad.ops.index import put_rows_p, take_p
 from sparsegrad.ops.reduce import (
     amax_p,
@@ -35,8 +35,9 @@ from sparsegrad.ops.segment import (
     segment_softmax_p,
     segment_sum_p,
 )
-from sparsegrad.ops.shape import cat_p, reshape_p
+from sparsegrad.ops.shape import cat_p, permute_p, reshape_p
 from sparsegrad.ops.sparse_structure import coalesce, reorder_p
+from sparsegrad.ops.unary import abs_power_p, root_p
 from sparsegrad.structure import plan_reduce
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan_reduce import Groups
@@ -131,8 +132,12 @@ def sparse_mean(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
     total = sparse_sum(A, dim, keepdim)
     if len(split.left) == A.sparse_dim:
         return total / inner
-    counts = Tensor((_counts(A, split) * inner).clip(1))
-    counts = cast(counts, dtypes.accumulator(A.dtype))
+    dtype = total.dtype
+    counts = A.pattern.cached(
+        ("mean", split.left, inner, dtype),
+        lambda: (_counts(A, split) * inner).clip(1).astype(dtype),
+    )
+    counts = Tensor(counts)
     if getattr(total, "_is_sparse", False):
         sizes = reshape_p(counts, shape=(-1, *(1,) * total.dense_dim))
         return total.with_values(cast(div_p(total.values, sizes), total.dtype))
@@ -208,16 +213,12 @@ def sparse_norm(A: Any, p: float, dim: Any, keepdim: bool) -> Any:
         return sparse_amax(abs_(A), dim, keepdim, include_zeros=False)
     if p <= 0:
         raise ValueError(f"norm: p must be positive for a sparse tensor, got {p}")
-    powers = abs_(A) if p == 1 else (A * A if p == 2 else pow(abs_(A), p))
-    total = sparse_sum(powers, dim, keepdim)
     if p == 1:
-        return total
-    inside = total.values if getattr(total, "_is_sparse", False) else total
-    # The root has no slope at 0: the subgradient there is 0, as in PyTorch.
-    zero = inside == 0
-    safe = where(zero, 1, inside)
-    root = where(zero, 0, sqrt(safe) if p == 2 else pow(safe, 1 / p))
-    return total.with_values(root) if inside is not total else root
+        return sparse_sum(abs_(A), dim, keepdim)
+    total = sparse_sum(A.with_values(abs_power_p(A.values, p=p)), dim, keepdim)
+    if getattr(total, "_is_sparse", False):
+        return total.with_values(root_p(total.values, p=p))
+    return root_p(total, p=p)
 
 
 # ---- over stored entries -----------------------------------------------------------------------
@@ -226,13 +227,19 @@ def sparse_logsumexp(A: Any, dim: Any, keepdim: bool) -> Any:
     A = _once(A)
     split = _split("logsumexp", A, dim, keepdim)
     values = A.values
-    if split.inner:
-        rest = tuple(n for a, n in enumerate(values.shape) if a not in split.inner)
-        values = reshape_p(logsumexp_p(values, axis=split.inner), shape=rest)
+    rest = tuple(n for a, n in enumerate(values.shape) if a not in split.inner)
     if len(split.left) == A.sparse_dim:
-        return _entrywise(A, split, values)
+        return _entrywise(A, split, reshape_p(logsumexp_p(values, axis=split.inner), shape=rest))
     plan, values = _grouped(A, split.left, values)
-    return _placed(A, split, plan, segment_logsumexp_p(values, indptr=plan.indptr))
+    indptr = plan.indptr
+    if split.inner:  # in one run with the entries
+        each = math.prod(values.shape[a] for a in split.inner)
+        order = sorted(range(values.ndim), key=lambda a: a > 0 and a not in split.inner)
+        if order != list(range(values.ndim)):
+            values = permute_p(values, axes=tuple(order))
+        values = reshape_p(values, shape=(A.nnz * each, *rest[1:]))
+        indptr = A.pattern.cached(("inner", split.left, each), lambda: plan.indptr * each)
+    return _placed(A, split, plan, segment_logsumexp_p(values, indptr=indptr))
 
 
 def sparse_softmax(A: Any, dim: int) -> Any:

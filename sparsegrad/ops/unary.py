@@ -89,6 +89,47 @@ def square_p(xp: Any, x: Any) -> Any:
 square_p.defvjp(x=lambda g, x: g * (2 * x), sparse_g=True)
 
 
+# ---- powers and roots of norms ------------------------------------------------------------------
+@primitive(promote="float", fuse=True)
+def abs_power_p(xp: Any, x: Any, *, p: float) -> Any:
+    """|x| ** p."""
+    return x * x if p == 2 else xp.abs(x) ** p
+
+
+@primitive(fuse=True)
+def abs_power_grad_p(xp: Any, dy: Any, x: Any, *, p: float) -> Any:
+    return dy * (2 * x if p == 2 else p * xp.abs(x) ** (p - 1) * xp.sign(x))
+
+
+def _power_curvature(g: Any, dy: Any, p: float, x: Any) -> Any:
+    curve = g * dy * (p * (p - 1))
+    return curve if p == 2 else curve * abs_power_p(x, p=p - 2)
+
+
+abs_power_p.defvjp(x=lambda g, x, p: abs_power_grad_p(g, x, p=p), sparse_g=True)
+abs_power_grad_p.defvjp(dy=lambda g, x, p: abs_power_grad_p(g, x, p=p), x=_power_curvature)
+
+
+@primitive(promote="float", fuse=True)
+def root_p(xp: Any, x: Any, *, p: float) -> Any:
+    """x ** (1 / p); its slope at 0, where it has none, is 0."""
+    return xp.sqrt(x) if p == 2 else xp.where(x == 0, 0, x ** (1 / p))
+
+
+@primitive(fuse=True)
+def root_grad_p(xp: Any, dy: Any, y: Any, *, p: float) -> Any:
+    return xp.where(y == 0, 0, dy / (2 * y if p == 2 else p * y ** (p - 1)))
+
+
+def _root_curvature(g: Any, dy: Any, y: Any, p: float) -> Any:
+    zero = (y == 0).data
+    return root_grad_p(g * dy, y, p=p) * ((1 - p) / where_p(1, y, mask=zero))
+
+
+root_p.defvjp(x=lambda g, out, p: root_grad_p(g, out, p=p), sparse_g=True)
+root_grad_p.defvjp(dy=lambda g, y, p: root_grad_p(g, y, p=p), y=_root_curvature)
+
+
 # ---- rounding: steps, whose slope is 0 wherever they have one -----------------------------------
 @primitive
 def floor_p(xp: Any, x: Any) -> Any:
@@ -122,12 +163,15 @@ def clamp_p(xp: Any, x: Any, *, low: Any, high: Any) -> Any:
     return xp.clip(x, low, high)
 
 
-@primitive(fuse=True)
-def clamp_grad_p(xp: Any, dy: Any, x: Any, *, low: Any, high: Any) -> Any:
+@primitive
+def clamp_grad_p(be: Any, dy: Any, x: Any, *, low: Any, high: Any) -> Any:
     """All of dy inside the bounds and on them, as in PyTorch; nothing outside."""
-    if low is not None:
-        dy = xp.where(x >= low, dy, 0)
-    return dy if high is None else xp.where(x <= high, dy, 0)
+    bounds = (-math.inf if low is None else low, math.inf if high is None else high)
+    return be.fused(_inside, dy, x, *bounds)
+
+
+def _inside(xp: Any, dy: Any, x: Any, low: Any, high: Any) -> Any:
+    return xp.where((x >= low) & (x <= high), dy, 0)
 
 
 clamp_p.defvjp(

@@ -131,6 +131,12 @@ ROWS = [
            lambda d: iter([((d.dense(3, 4), d.dense(4, high=-0.5), d.dense(3, 1, low=0.5)), {})])),
     OpCase("clamp[sparse]", lambda a: sg.clamp(a, -0.5, 0.6), lambda x: np.clip(x, -0.5, 0.6), unique, None, FORMATS,
            huge=huge_small),
+    OpCase("abs_power", lambda x: U.abs_power_p(x, p=3.0) - U.abs_power_p(x, p=2), lambda x: np.abs(x) ** 3 - x * x, unary_away, "abs_power_p"),
+    OpCase("abs_power_grad", lambda dy, x: U.abs_power_grad_p(dy, x, p=3.0) - U.abs_power_grad_p(dy, x, p=2), lambda dy, x: dy * (3 * x * np.abs(x) - 2 * x), same_shape,
+           "abs_power_grad_p"),
+    OpCase("root", lambda x: U.root_p(x, p=3.0) - U.root_p(x, p=2), lambda x: np.cbrt(x) - np.sqrt(x), positive, "root_p"),
+    OpCase("root_grad", lambda dy, y: U.root_grad_p(dy, y, p=3.0) - U.root_grad_p(dy, y, p=2), lambda dy, y: dy * (1 / (3 * y * y) - 1 / (2 * y)),
+           lambda d: (((dy, np.abs(y) + 0.3), {}) for (dy, y), _ in same_shape(d)), "root_grad_p"),
     OpCase("maximum_grad", E.maximum_grad_p, lambda dy, a, b: dy * (a > b), lambda d: (((x, *p), {}) for (x, _), _ in same_shape(d) for p in [(d.dense(*x.shape), d.dense(*x.shape))]),
            "maximum_grad_p"),
     *(OpCase(f"{op.name[:-2]}", op, lambda dy, x, slope=slope: dy * slope(x), lambda d: (((dy, x / 2.5), {}) for (dy, x), _ in same_shape(d)), op.name)

@@ -1,0 +1,52 @@
+"""Softmax along axes of dense arrays: the kernels of segments, all of one length."""
+
+from __future__ import annotations
+
+from math import prod
+
+import cupy
+import numpy as np
+
+from sparsegrad.backends import cuda_segment as segment
+from sparsegrad.backends.base import Array, Backend
+
+__all__ = ["CudaDense"]
+
+
+class CudaDense(Backend):
+    """Of floats, along axes that lie side by side; the rest is the reference's. Where one number is
+    +inf, NaN stands in its place alone."""
+
+    def softmax(self, x: Array, axis: int) -> Array:
+        found = _segments(x, (axis,))
+        if found is None:
+            return super().softmax(x, axis)
+        return segment.softmax(*found).reshape(x.shape)
+
+    def log_softmax(self, x: Array, axis: int) -> Array:
+        found = _segments(x, (axis,))
+        if found is None:
+            return super().log_softmax(x, axis)
+        return segment.softmax(*found, logarithm=True).reshape(x.shape)
+
+    def logsumexp(self, x: Array, axis: tuple[int, ...]) -> Array:
+        found = _segments(x, axis)
+        if found is None:
+            return super().logsumexp(x, axis)
+        kept = tuple(1 if a in axis else n for a, n in enumerate(x.shape))
+        return segment.reduce(*found, segment.LOGSUMEXP).reshape(kept)
+
+
+def _segments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array] | None:
+    """Rows (n, *D) and offsets (s + 1,) that make each row of axes a segment; None where there are
+    no kernels for them."""
+    first, last = min(axes, default=0), max(axes, default=-1)
+    if last - first + 1 != len(axes) or not axes or not segment.serves(segment.LOGSUMEXP, x.dtype):
+        return None
+    outer, length, inner = (
+        prod(part) for part in (x.shape[:first], x.shape[first : last + 1], x.shape[last + 1 :])
+    )
+    rows = outer * length
+    dtype = np.int32 if rows < 2**31 else np.int64
+    offsets = cupy.arange(0, rows + 1, length, dtype=dtype)
+    return cupy.ascontiguousarray(x).reshape(rows, inner), offsets

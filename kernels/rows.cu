@@ -2,7 +2,7 @@
 // gradient touches.
 //
 //   gather            out[e] = x[index[e]], rows of words of 4 bytes
-//   sgd, adagrad, rowwise_adagrad, adam
+//   sgd, adagrad, rowwise_adagrad, rmsprop, adam
 //                     p[r], and the state of r, for each touched row r; without `rows` every row.
 //                     The entries of a row are summed on the way: the merged gradient is never in
 //                     memory. A row whose sum is zero is left alone, unless `every` is set.
@@ -22,7 +22,7 @@
 //           long ones, the one that came from the left and the one that goes on to the right. The
 //           step adds up pieces instead of entries. Where the counts say that no run can be that
 //           long, it is not launched.
-// Bytes     Adam 6 u D s + n D s + n i, SGD with momentum and Adagrad 4 u D s + n D s + n i, of u
+// Bytes     Adam 6 u D s + n D s + n i, SGD with momentum, Adagrad and RMSprop 4 u D s + n D s + n i, of u
 //           touched rows and n entries; row-wise Adagrad 2 u D s + n D s + n i. Gather 2 n D s.
 // Numbers   16-bit arrays are updated in fp32 and rounded once. No atomics: the same bits from run
 //           to run.
@@ -357,6 +357,60 @@ sg_rows_rowwise_adagrad(const SgTables tables, int every, SG_ACC(T) rate, SG_ACC
                         SG_ACC(T) least) {
   SgRowwiseAdagrad<T, V> step;
   step.rate = rate, step.decay = decay, step.least = least;
+  sg_step_rows<T, I, V>(tables, every, step);
+}
+
+// v = alpha v + fresh d² with d = g + decay p; p -= rate d / (sqrt(v) + least). first: v; second: the
+// average of d, whose square is taken from v in the root, or null; third: b = momentum b + what p
+// would move by, which it then moves by, or null.
+template <typename T, int V> struct SgRmsprop : SgStep<T, V> {
+  typedef SG_ACC(T) A;
+  A rate, alpha, fresh, momentum, decay, least;
+
+  __device__ __forceinline__ void apply(const SgTable& table, const A (&g)[V],
+                                        long long at) const {
+    A held[V], move[V], square[V], root[V];
+    sg_read<T, V, A>(held, (T*)table.p + at);
+    sg_read<T, V, A>(square, (T*)table.first + at);
+    #pragma unroll
+    for (int v = 0; v < V; ++v) {
+      move[v] = g[v] + decay * held[v];
+      root[v] = square[v] = alpha * square[v] + fresh * (move[v] * move[v]);
+    }
+    sg_write<T, V, A>((T*)table.first + at, square);
+    if (table.second) {
+      A mean[V];
+      sg_read<T, V, A>(mean, (T*)table.second + at);
+      #pragma unroll
+      for (int v = 0; v < V; ++v) {
+        mean[v] = alpha * mean[v] + fresh * move[v];
+        const A spread = square[v] - mean[v] * mean[v];
+        root[v] = spread < A(0) ? A(0) : spread;
+      }
+      sg_write<T, V, A>((T*)table.second + at, mean);
+    }
+    #pragma unroll
+    for (int v = 0; v < V; ++v) move[v] /= sqrt(root[v]) + least;
+    if (table.third) {
+      A fast[V];
+      sg_read<T, V, A>(fast, (T*)table.third + at);
+      #pragma unroll
+      for (int v = 0; v < V; ++v) move[v] = fast[v] = momentum * fast[v] + move[v];
+      sg_write<T, V, A>((T*)table.third + at, fast);
+    }
+    #pragma unroll
+    for (int v = 0; v < V; ++v) held[v] -= rate * move[v];
+    sg_write<T, V, A>((T*)table.p + at, held);
+  }
+};
+
+template <typename T, typename I, int V>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_rows_rmsprop(const SgTables tables, int every, SG_ACC(T) rate, SG_ACC(T) alpha, SG_ACC(T) fresh,
+                SG_ACC(T) momentum, SG_ACC(T) decay, SG_ACC(T) least) {
+  SgRmsprop<T, V> step;
+  step.rate = rate, step.alpha = alpha, step.fresh = fresh, step.momentum = momentum;
+  step.decay = decay, step.least = least;
   sg_step_rows<T, I, V>(tables, every, step);
 }
 

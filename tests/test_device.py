@@ -165,30 +165,29 @@ def launches(call: Kept) -> tuple[list[str], list[str]]:
 # that take more: why, and how many of either.
 LAUNCHES = 4
 MORE = {
-    "the result lies on a new pattern, which is found in every call": """
-        prune 13 6; prune[hybrid] 12 5; drop_zeros 6 1; nonzero[sparse] 9 0;
-        top_k[None,value] 10 1; top_k[0,value] 10 1; top_k[1,value] 12 1;
-        top_k[None,magnitude] 11 1; top_k[0,magnitude] 11 1; top_k[1,magnitude] 13 1;
-        amax[sparse,3-D] 5 11; getitem[hybrid] 15 2; getitem[sparse mask] 29 5;
-        getitem[own mask] 30 6; where[mask] 29 7
+    "values, or a list of indices, say which entries stay; duplicates are summed first": """
+        prune 5 2; prune[hybrid] 5 1; nonzero[sparse] 5 0; top_k[1,value] 6 1;
+        top_k[1,magnitude] 6 1; getitem[hybrid] 15 2; getitem[sparse mask] 10 1;
+        getitem[own mask] 8 2
     """,
     "a formula of several steps on dense values": """
-        sampled_addmm 5 3; bias_act[sparse] 5 2
+        amax[sparse,3-D] 4 11; sampled_addmm 5 3; bias_act[sparse] 5 2
     """,
     "several sparse ops, each of few launches": """
-        where[sparse] 5 4; bitwise_and[sparse,sparse] 5 0; bitwise_or[sparse,sparse] 5
-        0; bitwise_xor[sparse,sparse] 5 0; logical_and[sparse,sparse] 5 0;
-        logical_or[sparse,sparse] 5 0; logical_xor[sparse,sparse] 5 0;
-        outer[dense,sparse] 9 6; cat[hybrid] 5 1; fill_diagonal 6 2; row_normalize 10
-        11; symmetrize[max] 8 18; gcn_norm 17 16; matrix_norm[sparse] 7 13
+        where[sparse] 5 4; where[mask] 22 7; bitwise_and[sparse,sparse] 5 0;
+        bitwise_or[sparse,sparse] 5 0; bitwise_xor[sparse,sparse] 5 0;
+        logical_and[sparse,sparse] 5 0; logical_or[sparse,sparse] 5 0;
+        logical_xor[sparse,sparse] 5 0; outer[dense,sparse] 9 6; cat[hybrid] 5 1;
+        fill_diagonal 6 2; row_normalize 10 11; symmetrize[max] 8 18; gcn_norm 17 16;
+        matrix_norm[sparse] 7 13
     """,
     "rounds of pairs: exact at zeros, for derivatives of any order": """
         prod[sparse] 27 22; prod[stored] 30 22
     """,
     "solved on the host, or by as many products as it takes": """
-        spsolve 7 4; cg 230 230; bicgstab 600 450; gmres 600 600; triangular_solve[000] 11
-        7; triangular_solve[011] 11 7; triangular_solve[100] 11 7; triangular_solve[101]
-        11 7; triangular_solve[110] 11 7; bicgstab[afresh] 300 300
+        spsolve 7 4; cg 230 230; bicgstab 600 450; gmres 600 600; triangular_solve[000]
+        11 7; triangular_solve[011] 11 7; triangular_solve[100] 11 7;
+        triangular_solve[101] 11 7; triangular_solve[110] 11 7; bicgstab[afresh] 300 300
     """,
 }
 LIMITS = {}

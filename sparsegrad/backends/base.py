@@ -9,7 +9,7 @@ grouped by row: indptr, column indices, and the positions of those entries or No
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -67,6 +67,10 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
     def convert(self, x: Array, dtype: np.dtype) -> Array:
         """`x` in another dtype; itself if it has that one."""
         return x.astype(dtype, copy=False)
+
+    def concatenate(self, arrays: Sequence[Array], axis: int = 0) -> Array:
+        """Arrays of one dtype joined along an axis."""
+        return self.xp.concatenate(arrays, axis=axis)
 
     def to_host(self, array: Array) -> np.ndarray:
         """The array in host memory."""
@@ -188,10 +192,10 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         out[index < 0] = 0
         return out
 
-    def put_rows(self, values: Array, index: Array, n: int) -> Array:
+    def put_rows(self, values: Array, index: Array, n: int, distinct: bool = False) -> Array:
         """The transpose of `gather`: values (e, *D), index (e,) in [0, n) -> (n, *D); rows with
-        the same index add up. Index work may be kept as long as that array lives: nobody may change
-        it."""
+        the same index add up, unless it is known that there are none (`distinct`). Index work may
+        be kept as long as that array lives: nobody may change it."""
         out = self.xp.zeros((n, *values.shape[1:]), values.dtype)
         self.scatter_add(out, index, values)
         return out

@@ -28,10 +28,11 @@ from sparsegrad.backends.base import Array, Backend, Survey
 from sparsegrad.backends.cuda_dense import CudaDense
 from sparsegrad.backends.cuda_fused import CudaFused
 from sparsegrad.backends.cuda_rows import CudaRows, gather
+from sparsegrad.backends.cuda_select import CudaSelect
 from sparsegrad.backends.cuda_validate import CudaChecks, raise_pending
 from sparsegrad.config import current as settings
 from sparsegrad.device import Device
-from sparsegrad.dtypes import kind
+from sparsegrad.dtypes import accumulator, kind
 from sparsegrad.errors import DeviceError, SparseEfficiencyWarning
 
 __all__ = ["Cuda", "opened", "serving", "use"]
@@ -56,7 +57,7 @@ def _falls_back(op: str, reason: str) -> Callable[..., Any]:
     return method
 
 
-class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense):
+class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaSelect):
     """CuPy arrays on the current device.
 
     Of the contract, what is not here is the reference on CuPy: `sum`, `matmul` and `compress` are a
@@ -90,6 +91,15 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense):
         from cupyx.scipy.special import erf
 
         return erf(x).astype(x.dtype, copy=False)
+
+    def special(self, name: str, *args: Any) -> Array:
+        """CuPy has all that we ask for: nothing goes to the host."""
+        from cupyx.scipy import special
+
+        *numbers, x = args
+        wide = accumulator(x.dtype)
+        found = getattr(special, name)(*map(cupy.asarray, numbers), self.convert(x, wide))
+        return found.astype(wide, copy=False)
 
     # ---- random numbers ------------------------------------------------------------------------
     def random_uniform(self, seed: int, offset: int, n: int, dtype: np.dtype) -> Array:
@@ -158,7 +168,11 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense):
         ids = index if index.dtype.kind == "i" and index.itemsize >= 4 else index.astype(np.int64)
         out += self._sum_rows(values.astype(out.dtype, copy=False), ids, len(out))
 
-    def put_rows(self, values: Array, index: Array, n: int) -> Array:
+    def put_rows(self, values: Array, index: Array, n: int, distinct: bool = False) -> Array:
+        if distinct:
+            out = cupy.zeros((n, *values.shape[1:]), values.dtype)
+            out[index] = values
+            return out
         plain = kind(values.dtype) == "f" and coalesce.sums(values.dtype)
         if not (plain and index.dtype.name in ("int32", "int64") and values.size):
             return super().put_rows(values, index, n)
@@ -169,17 +183,25 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense):
         return coalesce.segment_sum(cupy.ascontiguousarray(values), listed, perm, n)
 
     def _sorted(self, ids: Array, n: int) -> tuple[Array, Array]:
-        """Permutation and sorted ids, kept while `ids` lives: those of a plan are asked for in
-        every step."""
+        """Permutation and sorted ids."""
+
+        def build() -> tuple[Array, Array]:
+            perm = coalesce.sort_order(_stacked((ids,)), (n,)).astype(ids.dtype, copy=False)
+            return perm, ids[perm]
+
+        return self._kept(ids, n, build)
+
+    def _kept(self, ids: Array, n: int, build: Callable[[], Any]) -> Any:
+        """What is built of an index array, kept while it lives: those of a plan come again in every
+        step."""
         key = id(ids), n
-        held = _sorted_ids.get(key)
+        held = _of_ids.get(key)
         if held is not None and held[0]() is ids:
             self.wait(held[2])
             return held[1]
-        perm = coalesce.sort_order(_stacked((ids,)), (n,)).astype(ids.dtype, copy=False)
-        found = perm, ids[perm]
-        forget = weakref.ref(ids, lambda _: _sorted_ids.pop(key, None))
-        _sorted_ids[key] = forget, found, self.mark()
+        found = build()
+        forget = weakref.ref(ids, lambda _: _of_ids.pop(key, None))
+        _of_ids[key] = forget, found, self.mark()
         return found
 
     def _add_at(self, out: Array, index: Array, values: Array) -> None:
@@ -199,6 +221,15 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense):
         if not segment.serves(segment.LARGEST, values.dtype):
             return super().segment_max(values, indptr)
         return segment.reduce(values, indptr, segment.LARGEST)
+
+    def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
+        plain = kind(values.dtype) == "f" and coalesce.sums(values.dtype)
+        if not (plain and perm.dtype == indptr.dtype and perm.dtype.name in ("int32", "int64")):
+            return super().sum_runs(values, perm, indptr)
+        runs = self._kept(indptr, perm.size, lambda: self.expand(indptr, perm.size))
+        return coalesce.segment_sum(
+            cupy.ascontiguousarray(values), runs, cupy.ascontiguousarray(perm), indptr.size - 1
+        )
 
     def segment_spread(self, x: Array, indptr: Array, nnz: int) -> Array:
         found = segment.spread(x, indptr, nnz)
@@ -322,7 +353,7 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense):
 
 _same = cupy.ReductionKernel("T a, T b", "bool out", "a == b", "a && b", "out = a", "1", "sg_same")
 
-_sorted_ids: dict[tuple[int, int], tuple[weakref.ref[Array], tuple[Array, Array], Any]] = {}
+_of_ids: dict[tuple[int, int], tuple[weakref.ref[Array], Any, Any]] = {}
 
 
 def _stacked(coords: tuple[Array, ...]) -> Array:

@@ -107,6 +107,9 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
         ),
         "sg_segment_largest_grad": _product(_FLOAT, _INDEX),
     },
+    "select": {
+        "sg_select_compact": _product(_INDEX),
+    },
     "spgemm_masked": {
         "sg_spgemm_masked": _product(_FLOAT, _INDEX, (1, 4)),
         "sg_spgemm_rows": _product(_FLOAT, _INDEX),
@@ -117,6 +120,7 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
         "sg_rows_sgd": _STEPPED,
         "sg_rows_adagrad": _STEPPED,
         "sg_rows_rowwise_adagrad": _STEPPED,
+        "sg_rows_rmsprop": _STEPPED,
         "sg_rows_adam": _STEPPED,
     },
     "validate": {

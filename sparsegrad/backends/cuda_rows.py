@@ -17,7 +17,13 @@ from sparsegrad.backends.cuda_kernels import (
     launch,
     power_of_two,
 )
-from sparsegrad.backends.steps import AdagradFactors, AdamFactors, RowGradient, SgdFactors
+from sparsegrad.backends.steps import (
+    AdagradFactors,
+    AdamFactors,
+    RmspropFactors,
+    RowGradient,
+    SgdFactors,
+)
 
 __all__ = ["CudaRows", "gather"]
 
@@ -29,8 +35,8 @@ _TABLES = STRUCTS["SgTables"]
 
 class CudaRows(Backend):
     """Steps that change p and its state in place, of many parameters in one launch, or two where
-    entries of a row may be many. Arrays that are no block of memory, states of another dtype and
-    RMSprop are the reference's.
+    entries of a row may be many. Arrays that are no block of memory and states of another dtype are
+    the reference's.
     """
 
     def sgd(self, factors: SgdFactors, p: Array, g: Array, velocity: Array | None = None) -> None:
@@ -56,6 +62,16 @@ class CudaRows(Backend):
         self, factors: AdagradFactors, p: Array, grad: RowGradient, total: Array
     ) -> None:
         self._step("rowwise_adagrad_rows", factors, p, grad, total)
+
+    def rmsprop(
+        self, factors: RmspropFactors, p: Array, g: Array, square: Array, *state: Array
+    ) -> None:
+        self._step("rmsprop", factors, p, g, square, *state)
+
+    def rmsprop_rows(
+        self, factors: RmspropFactors, p: Array, grad: RowGradient, square: Array, *state: Array
+    ) -> None:
+        self._step("rmsprop_rows", factors, p, grad, square, *state)
 
     def adam(
         self, factors: AdamFactors, p: Array, g: Array, m: Array, v: Array, *state: Array
@@ -107,6 +123,19 @@ def _adagrad(factors: AdagradFactors, total: Array) -> _Numbers:
     return _Numbers(scalars, {"first": total})
 
 
+def _rmsprop(factors: RmspropFactors, square: Array, *state: Array) -> _Numbers:
+    average, buffer = factors.named(state)
+    scalars = {
+        "rate": factors.lr,
+        "alpha": factors.alpha,
+        "fresh": 1 - factors.alpha,
+        "momentum": factors.momentum,
+        "decay": factors.weight_decay,
+        "least": factors.eps,
+    }
+    return _Numbers(scalars, {"first": square, "second": average, "third": buffer})
+
+
 def _adam(factors: AdamFactors, m: Array, v: Array, *state: Array) -> _Numbers:
     top, row_step = factors.named(state)
     scalars = {
@@ -129,6 +158,7 @@ _NUMBERS: dict[str, Callable[..., _Numbers]] = {
     "sgd": _sgd,
     "adagrad": _adagrad,
     "rowwise_adagrad": _adagrad,
+    "rmsprop": _rmsprop,
     "adam": _adam,
 }
 
@@ -151,8 +181,6 @@ def _table(name: str, factors: Any, p: Array, g: Any, *state: Array | None) -> _
     the arrays."""
     import cupy
 
-    if name not in _NUMBERS:
-        return None
     numbers = _NUMBERS[name](factors, *state)
     if not _in_place(name, p, numbers.state):
         return None

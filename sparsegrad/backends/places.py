@@ -5,6 +5,7 @@ Part of the contract; pure array code here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,8 @@ Array = Any
 
 
 class Places:
-    """Positions of runs and of single cells, lines by index, and two patterns made one."""
+    """Positions of runs and of single cells, entries that stay, lines by index, and two patterns
+    made one."""
 
     xp: ModuleType = np
 
@@ -40,6 +42,21 @@ class Places:
         total = int(offsets[-1])
         shift = starts - offsets[:-1]
         return shift[self.expand(offsets, total)] + self.xp.arange(total)
+
+    def compact(
+        self, keep: Array, lists: Sequence[Array], offsets: Array | None = None
+    ) -> tuple[Array | None, tuple[Array, ...], Array | None]:
+        """The entries where the bool array `keep` (nnz,) is true: their positions, what each of the
+        lists (nnz,) says of them, and the offsets (s + 1,) of runs of entries afterwards. Where all
+        stay, positions are None and the rest is as it was."""
+        entries = self.xp.flatnonzero(keep)
+        if entries.size == keep.size:
+            return None, tuple(lists), offsets
+        if offsets is not None:
+            upto = self.xp.zeros(keep.size + 1, dtype=np.int64)
+            upto[1:] = self.xp.cumsum(keep, dtype=np.int64)
+            offsets = upto[offsets]
+        return entries, tuple(self.gather(x, entries) for x in lists), offsets
 
     def take_lines(self, indptr: Array, minor: Array, ids: Array) -> tuple[Array, Array, Array]:
         """The lines ids[0], ids[1], ... one behind the other: indptr (m + 1,), minor (nnz,), ids

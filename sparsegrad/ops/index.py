@@ -118,35 +118,46 @@ spread_p.defvjp(x=lambda g, index, axis: pick_p(g, index=index, axis=axis))
 
 # ---- rows by index: where row-sparse gradients start -------------------------------------------
 @primitive(promote="none", passes_g=True)
-def take_p(be: Any, x: Any, *, index: Any, sparse: bool = False, skip: int | None = None) -> Any:
+def take_p(
+    be: Any,
+    x: Any,
+    *,
+    index: Any,
+    sparse: bool = False,
+    skip: int | None = None,
+    distinct: bool = False,
+) -> Any:
     """Rows x[index]: x (n, *D), index (e,) -> (e, *D). Indices must be in range.
 
-    sparse: the gradient is a row-sparse SparseTensor. skip: a row that gets no gradient.
+    sparse: the gradient is a row-sparse SparseTensor. skip: a row that gets no gradient. distinct:
+    no row is taken twice.
     """
     return be.gather(x, index)
 
 
 @primitive(promote="none")
-def put_rows_p(be: Any, x: Any, *, index: Any, n: int) -> Any:
+def put_rows_p(be: Any, x: Any, *, index: Any, n: int, distinct: bool = False) -> Any:
     """The transpose of `take_p`: (e, *D) -> (n, *D), rows with the same index add up."""
-    return be.put_rows(x, index, n)
+    return be.put_rows(x, index, n, distinct)
 
 
-def _take_rule(g: Any, index: Any, sparse: bool, skip: int | None, x_meta: Any) -> Any:
+def _take_rule(
+    g: Any, index: Any, sparse: bool, skip: int | None, distinct: bool, x_meta: Any
+) -> Any:
     if skip is not None:
         keep = backends.for_array(index).xp.flatnonzero(index != skip)
         g, index = take_p(g, index=keep), index[keep]
     if not sparse:
         if type(index) is np.ndarray and plan_rows.few(index.size, x_meta.shape):
             return _some_rows(g, index, x_meta.shape[0])
-        return put_rows_p(g, index=index, n=x_meta.shape[0])
+        return put_rows_p(g, index=index, n=x_meta.shape[0], distinct=distinct)
     from sparsegrad.sparse_tensor import row_sparse
 
     return row_sparse(g, index, x_meta.shape)
 
 
 take_p.defvjp(x=_take_rule)
-put_rows_p.defvjp(x=lambda g, index: take_p(g, index=index))
+put_rows_p.defvjp(x=lambda g, index, distinct: take_p(g, index=index, distinct=distinct))
 
 
 @primitive(promote="none")

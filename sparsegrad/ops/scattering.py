@@ -403,19 +403,18 @@ def nonzero(x: Any, as_tuple: bool = False) -> Any:
     from sparsegrad.tensor import Tensor
 
     if getattr(x, "_is_sparse", False):
-        from sparsegrad.ops.sparse_prune import drop_zeros
+        from sparsegrad.ops.sparse_prune import beyond
 
-        kept = drop_zeros(x.to("coo").coalesce())
-        xp, found = kept.pattern.core.backend.xp, kept.pattern.coords
+        kept = beyond(x.to("coo").coalesce()).pattern
+        xp, found = kept.core.backend.xp, kept.coords
     else:
         xp = backends.for_array(x.data).xp
         found = xp.nonzero(x.data) if x.ndim else xp.nonzero(x.data.reshape(1))[:0]
-    ids = [c.astype("int64") for c in found]
     if as_tuple:
-        return tuple(Tensor(c) for c in ids)
-    if not ids:
+        return tuple(Tensor(c.astype("int64")) for c in found)
+    if not found:
         return Tensor(xp.zeros((int(x.data != 0), 0), dtype="int64"))
-    return Tensor(xp.stack(ids, axis=1))
+    return Tensor(xp.stack(found, axis=1, dtype="int64"))
 
 
 def argwhere(x: Any) -> Any:

@@ -35,8 +35,8 @@ def sparse_getitem(A: Any, index: Any) -> Any:
 
     Raises IndexError for an index out of range, or of a kind that has no meaning.
     """
-    if _is_own_mask(A, index):
-        return selected(A.values, plan_select.marked(A.pattern, index.values.data))
+    if _is_mask(A, index):
+        return _masked(A.coalesce(), index.coalesce())
     items = _expanded(A, index)
     used, cutoff = 0, len(items)
     for position, item in enumerate(items):
@@ -55,16 +55,22 @@ def sparse_getitem(A: Any, index: Any) -> Any:
     return _sparse_part(A, sparse, first if together else 0)
 
 
-def _is_own_mask(A: Any, index: Any) -> bool:
-    """Whether this is a mask on the very pattern of `A`, as A > 0 is: nothing has to be found."""
+def _is_mask(A: Any, index: Any) -> bool:
+    """Whether this is a sparse mask of all cells."""
     return (
         getattr(index, "_is_sparse", False)
         and index.dtype == np.bool_
-        and index.values.ndim == 1
-        and index.pattern.core is A.pattern.core
-        and A.pattern.is_coalesced
-        and index.pattern.same_as(A.pattern)
+        and not index.dense_dim
+        and index.shape == A.pattern.shape
     )
+
+
+def _masked(A: Any, mask: Any) -> Any:
+    """The true cells of a mask, one after the other. On the very pattern of `A`, as A > 0 is,
+    nothing has to be found."""
+    if A.pattern.same_as(mask.pattern):
+        return selected(A.values, plan_select.marked(A.pattern, mask.values.data))
+    return selected(A.values, plan_select.masked(A.pattern, mask.pattern, mask.values.data))
 
 
 def _is_array(item: Any) -> bool:
@@ -224,7 +230,7 @@ def _cut(A: Any, parts: tuple[plan_select.Part, ...]) -> Any:
     if parts == tuple(map(range, A.pattern.shape)):
         return A
     pattern, index = plan_select.cut(A.pattern, parts)
-    values = take_p(A.values, index=index)
+    values = take_p(A.values, index=index, distinct=True)
     return sum_p(values, axis=(0,)) if pattern is None else wrap(values, pattern)
 
 
@@ -261,7 +267,7 @@ def selected(values: Any, chosen: plan_select.Select) -> Any:
     from sparsegrad.sparse_tensor import wrap
 
     if chosen.entries is not None:
-        values = take_p(values, index=chosen.entries)
+        values = take_p(values, index=chosen.entries, distinct=chosen.distinct)
     return wrap(values, chosen.pattern)
 
 

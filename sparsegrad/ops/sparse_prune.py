@@ -39,13 +39,22 @@ def prune(A: Any, threshold: float = 0.0) -> Any:
     if not threshold >= 0:
         raise ValueError(f"prune: threshold must be >= 0, got {threshold}")
     A = _unique(A)
-    data = A.values.data
-    keep = ~(abs(data) <= threshold) if data.dtype != bool else data
+    chosen = beyond(A, threshold)
+    return A if chosen.entries is None else selected(A.values, chosen)
+
+
+def beyond(A: Any, threshold: float = 0.0) -> plan_select.Select:
+    """The entries that `prune` keeps, each of which `A` stores once."""
+    keep = A.values.data
+    if keep.dtype != bool:
+        keep = A.pattern.core.backend.fused(_beyond, keep, threshold=float(threshold))
     if A.dense_dim:
-        keep = keep.any(axis=tuple(range(1, data.ndim)))
-    if bool(keep.all()):
-        return A
-    return selected(A.values, plan_select.choose(A.pattern, keep))
+        keep = keep.any(axis=tuple(range(1, keep.ndim)))
+    return plan_select.choose(A.pattern, keep)
+
+
+def _beyond(xp: Any, x: Any, threshold: float) -> Any:
+    return ~(xp.abs(x) <= threshold)
 
 
 @memory_for("drop_zeros")
@@ -88,39 +97,61 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
     if A.dtype.kind == "c" and by == "value":
         raise DtypeError(f"top_k: complex values have no order; got {A.dtype}; use by='magnitude'")
     A = _unique(A)
-    xp = A.pattern.core.backend.xp
-    key = A.values.data
+    runs = A.pattern.cached(("ranked", dim, A.format), lambda: _ranked(A.pattern, dim))
+    if k >= runs.longest:
+        return A
+    be, key = A.pattern.core.backend, A.values.data
+    xp, order = be.xp, runs.order
     if key.dtype.kind in "iub":  # the smallest integer has no negative of its own
         key = key.astype(xp.float64)
-    key = abs(key) if by == "magnitude" else key
-    key = xp.where(xp.isnan(key), -xp.inf, -key)
-    if dim is None:
-        offsets, order = xp.asarray([0, A.nnz]), A.pattern.canonical()[1]
-    else:
-        offsets, _, order = (A.pattern if dim % 2 else A.pattern.T).sorted_rows()
-    listed = _first_in_runs(xp, key if order is None else key[order], offsets, k)
+    key = be.fused(_rank, key, magnitude=by == "magnitude")
+    listed = _first_in_runs(xp, key if order is None else key[order], runs, k)
     keep = xp.empty_like(listed)
     keep[... if order is None else order] = listed
     return selected(A.values, plan_select.choose(A.pattern, keep))
 
 
-def _first_in_runs(xp: Any, key: Any, offsets: Any, k: int) -> Any:
+def _rank(xp: Any, x: Any, magnitude: bool) -> Any:
+    """The largest first, nan before all."""
+    return xp.where(xp.isnan(x), -xp.inf, -(xp.abs(x) if magnitude else x))
+
+
+class _Runs(NamedTuple):
+    """Entries that are ranked together: offsets (s + 1,) of the runs, their lengths, the longest,
+    and the positions (nnz,) of entries listed so, None where they are."""
+
+    offsets: Any
+    sizes: Any
+    longest: int
+    order: Any
+
+
+def _ranked(pattern: Pattern, dim: int | None) -> _Runs:
+    xp = pattern.core.backend.xp
+    if dim is None:
+        offsets, order = xp.asarray([0, pattern.nnz]), pattern.canonical()[1]
+    else:
+        offsets, _, order = (pattern if dim % 2 else pattern.T).sorted_rows()
+    sizes = xp.diff(offsets)
+    return _Runs(offsets, sizes, int(sizes.max()) if sizes.size else 0, order)  # sync
+
+
+def _first_in_runs(xp: Any, key: Any, runs: _Runs, k: int) -> Any:
     """Which entries (nnz,) are among the k least of their run, of equal ones the first.
 
     Runs with more than k entries are laid side by side, those of similar length together, and
     partitioned around the k-th: nothing is sorted.
     """
-    sizes = xp.diff(offsets)
     if k == 0:
         return xp.zeros(key.size, dtype=bool)
+    offsets, sizes, longest, _ = runs
     keep = xp.ones(key.size, dtype=bool)
     width = k
-    longest = int(sizes.max()) if sizes.size else 0  # sync
     while width < longest:
         shorter, width = width, 2 * width
-        runs = xp.flatnonzero((sizes > shorter) & (sizes <= width))
-        place = offsets[runs][:, None] + xp.arange(width)
-        inside = xp.arange(width) < sizes[runs][:, None]
+        alike = xp.flatnonzero((sizes > shorter) & (sizes <= width))
+        place = offsets[alike][:, None] + xp.arange(width)
+        inside = xp.arange(width) < sizes[alike][:, None]
         place = xp.where(inside, place, 0)
         block = xp.where(inside, key[place], xp.inf)
         last = xp.partition(block, k - 1, axis=1)[:, k - 1 : k]

@@ -15,7 +15,7 @@ from sparsegrad import backends
 from sparsegrad.structure.arrays import Array, index_dtype
 from sparsegrad.structure.core import Core, Order
 from sparsegrad.structure.pattern import Pattern
-from sparsegrad.structure.plan import remember
+from sparsegrad.structure.plan import intersection, remember
 
 __all__ = [
     "Part",
@@ -29,6 +29,7 @@ __all__ = [
     "diagonal_size",
     "lines",
     "marked",
+    "masked",
     "off_diagonal",
     "on_diagonal",
     "pad",
@@ -46,10 +47,12 @@ Part = int | range
 
 
 class Select(NamedTuple):
-    """values -> take(values, entries), which lie on `pattern`. entries: None for all in order."""
+    """values -> take(values, entries), which lie on `pattern`. entries: None for all in order.
+    distinct: whether it is known that none of them comes twice."""
 
     pattern: Pattern
     entries: Array | None
+    distinct: bool = False
 
 
 def assemble(
@@ -96,26 +99,50 @@ def _grouped(pattern: Pattern) -> tuple[Array, Array, Array | None]:
 
 def choose(pattern: Pattern, keep: Array) -> Select:
     """The entries where the bool array `keep` (nnz,) is true, in their order and format."""
-    be = pattern.core.backend
-    entries = be.xp.flatnonzero(keep)
-    if pattern.format != "coo":
-        indptr, minor, positions = _grouped(pattern)
-        if positions is None:
-            offsets, minor = _running(be.xp, keep)[indptr], be.gather(minor, entries)
-            return Select(_compressed(pattern.format, pattern.shape, offsets, minor), entries)
-    return assemble(pattern.format, [c[entries] for c in pattern.coords], pattern.shape, entries)
+    compact, fmt, shape = pattern.core.backend.compact, pattern.format, pattern.shape
+    indptr, minor, positions = _grouped(pattern) if fmt != "coo" else (None, None, None)
+    if minor is not None and positions is None:
+        entries, (minor,), indptr = compact(keep, (minor,), indptr)
+        chosen = _compressed(fmt, shape, indptr, minor)
+    else:
+        entries, coords, _ = compact(keep, pattern.coords)
+        chosen, entries, _ = assemble(fmt, coords, shape, entries)
+    if chosen.core.kind == fmt and pattern.is_coalesced:
+        chosen.core.know_canonical()
+    return Select(chosen, entries, distinct=True)
 
 
 def marked(pattern: Pattern, keep: Array) -> Select:
     """The entries where the bool array `keep` (nnz,) is true, in row-major order, as a line of as
     many cells, all stored. The pattern must be coalesced."""
-    xp = pattern.core.backend.xp
-    _, order = pattern.to("coo")
-    entries = xp.flatnonzero(keep if order is None else keep[order])
-    count = int(entries.size)
-    core = Core("coo", (count,), (xp.arange(count, dtype=index_dtype((count,), count)),))
+    be, (_, order) = pattern.core.backend, pattern.to("coo")
+    entries, listed, _ = be.compact(
+        keep if order is None else keep[order], () if order is None else (order,)
+    )
+    count = pattern.nnz if entries is None else int(entries.size)
+    core = Core("coo", (count,), (be.xp.arange(count, dtype=index_dtype((count,), count)),))
     core.know_canonical()
-    return Select(Pattern(core, "coo"), entries if order is None else order[entries])
+    return Select(Pattern(core, "coo"), listed[0] if listed else entries, distinct=True)
+
+
+def masked(pattern: Pattern, mask: Pattern, truth: Array) -> Select:
+    """The entries in cells where a mask is true, truth (nnz of the mask,), on a line of as many
+    cells as are true, in row-major order. Both patterns are coalesced."""
+
+    def build() -> tuple[Array, Array, Array | None]:
+        (a, first), (b, second) = pattern.to("coo"), mask.to("coo")
+        both = intersection(a, b)
+        return both.left if first is None else first[both.left], both.right, second
+
+    be, (left, right, order) = pattern.core.backend, remember("masked", (pattern, mask), build)
+    truth = truth if order is None else truth[order]
+    number = be.xp.cumsum(truth, dtype=right.dtype)
+    count = int(number[-1]) if number.size else 0  # sync
+    _, (left, right), _ = be.compact(truth[right], (left, right))
+    ids = (number[right] - 1).astype(index_dtype((count,), count), copy=False)
+    core = Core("coo", (count,), (ids,))
+    core.know_canonical()
+    return Select(Pattern(core, "coo"), left, distinct=True)
 
 
 def _running(xp: Any, counts: Array) -> Array:
@@ -390,14 +417,14 @@ def _behind(
     parts = [_grouped(p) for p in patterns]
     if any(positions is not None for _, _, positions in parts):
         return None
-    xp, dtype = patterns[0].core.backend.xp, index_dtype(shape, sum(p.nnz for p in patterns))
+    be, dtype = patterns[0].core.backend, index_dtype(shape, sum(p.nnz for p in patterns))
     indptr, minor, count, width = [parts[0][0][:1].astype(dtype)], [], 0, 0
     for p, (offsets, ids, _) in zip(patterns, parts, strict=True):
         indptr.append(offsets[1:].astype(dtype, copy=False) + count)
         minor.append(ids.astype(dtype, copy=False) + width if width else ids)
         count += p.nnz
         width += p.shape[1 - axis] if 1 - axis in dims else 0
-    return _compressed(fmt, shape, xp.concatenate(indptr), xp.concatenate(minor))
+    return _compressed(fmt, shape, be.concatenate(indptr), be.concatenate(minor))
 
 
 # ---- other shapes ------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ _PLAIN = ["-O2"]
 # The sanitizers' calls end in native/hooks.cpp; their libraries are never linked.
 # DWARF 4: in version 5, addr2line reads the file names of `#line` directives wrongly.
 _CHECK = [
-    *("-O1", "-gdwarf-4", "-fno-omit-frame-pointer", "-fno-exceptions"),
+    *("-O1", "-gdwarf-4", "-fno-omit-frame-pointer"),
     "-fsanitize=thread,alignment,bounds,signed-integer-overflow,shift,integer-divide-by-zero",
 ]
 # CuPy's own generated kernels copy the padding of structs and write one value from many threads:

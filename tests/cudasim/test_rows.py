@@ -8,7 +8,13 @@ from cudasim.numbers import FLOATS, INDEX, draw, load, notices, same_every_time,
 from sparsegrad.backends import cuda_rows
 from sparsegrad.backends.base import Backend
 from sparsegrad.backends.cuda_instances import TABLES
-from sparsegrad.backends.steps import AdagradFactors, AdamFactors, RowGradient, SgdFactors
+from sparsegrad.backends.steps import (
+    AdagradFactors,
+    AdamFactors,
+    RmspropFactors,
+    RowGradient,
+    SgdFactors,
+)
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-13}
 
@@ -20,6 +26,10 @@ STEPS = {
     "dampened": ("sgd", SgdFactors(0.1, 0.9, 0.01, False, 0.7), 1, None),
     "adagrad": ("adagrad", AdagradFactors(0.1, 0.01, 1e-3), 1, None),
     "rowwise": ("rowwise_adagrad", AdagradFactors(0.1, 0.01, 1e-3), 0, "p"),
+    "rmsprop": ("rmsprop", RmspropFactors(0.1, 0.9, 1e-3, 0.01, 0.0, False), 1, None),
+    "centered": ("rmsprop", RmspropFactors(0.1, 0.9, 1e-1, 0.01, 0.0, True), 2, None),
+    "rms momentum": ("rmsprop", RmspropFactors(0.1, 0.9, 1e-1, 0.0, 0.9, False), 2, None),
+    "rms whole": ("rmsprop", RmspropFactors(0.1, 0.9, 1e-1, 0.01, 0.9, True), 3, None),
     "adam": ("adam", AdamFactors(0.9, 0.999, 0.01, 0.2, 0.05, 1e-3, 0.01, 0.99), 2, None),
     "amsgrad": ("adam", AdamFactors(0.9, 0.999, 0.01, 0.2, 0.05, 1e-3, 0, 1, True), 3, None),
     "adam by row": ("adam", AdamFactors(0.9, 0.99, 0.01, 1.0, 1.0, 1e-3, 0.0, 1.0), 2, "int64"),
@@ -279,7 +289,15 @@ MUTANTS = {
               "table.count", lambda cp: check_step(cp, "sgd", counted=False)),
     "greatest": ("rows", "square[i] > top[i] ? square[i] : top[i]", "square[i]",
                  lambda cp: check_step(cp, "amsgrad")),
-    "fresh": ("rows", "fresh * move", "move", lambda cp: check_step(cp, "dampened")),
+    "average": ("rows", "square[v] - mean[v] * mean[v]", "square[v]",
+                lambda cp: check_step(cp, "centered")),
+    "root": ("rows", "spread < A(0) ? A(0) : spread", "spread",
+             lambda cp: check_step(cp, "centered")),
+    "buffer": ("rows", "momentum * fast[v] + move[v]", "move[v]",
+               lambda cp: check_step(cp, "rms momentum")),
+    "root of the mean square": ("rows", "sqrt(root[v]) + least", "root[v] + least",
+                                lambda cp: check_step(cp, "rmsprop")),
+    "fresh": ("rows", "fresh * move;", "move;", lambda cp: check_step(cp, "dampened")),
     "clamp": ("rows", "min(max(from < 0 ? from + limit : from, 0ll), limit - 1)", "from",
               test_gather_stays_inside),
 }  # fmt: skip

@@ -66,6 +66,20 @@ static inline double __dmul_rn(double a, double b) { return a * b; }
 static inline double __ddiv_rn(double a, double b) { return a / b; }
 static inline double __dsqrt_rn(double a) { return sqrt(a); }
 static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+static inline double sinpi(double x) { return sin(M_PI * fmod(x, 2.)); }
+static inline double cospi(double x) { return cos(M_PI * fmod(x, 2.)); }
+// By Newton's method, from a first guess that is right to three digits (Winitzki, 2008).
+static inline double erfinv(double y) {
+  if (!(y > -1. && y < 1.)) return y == 1. || y == -1. ? y * HUGE_VAL : NAN;
+  const double far = log(1. - y * y), half = 2. / (M_PI * .147) + far / 2.;
+  double x = copysign(sqrt(sqrt(half * half - far / .147) - half), y);
+  for (int i = 0; i < 4; ++i) {
+    const double off = y > 0. ? (1. - y) - erfc(x) : erfc(-x) - (1. + y);
+    x -= off / (M_2_SQRTPI * exp(-x * x));
+  }
+  return x;
+}
+static inline float erfinv(float y) { return (float)erfinv((double)y); }
 static inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
 static inline float rsqrt(float x) { return 1.f / sqrtf(x); }
 static inline double rsqrt(double x) { return 1. / sqrt(x); }

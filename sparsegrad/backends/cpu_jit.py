@@ -22,6 +22,7 @@ from sparsegrad.backends.cpu_jit_calls import (
     aligned,
     array_of,
     kernel_of,
+    product_work,
     result,
     row_chunks,
     same_index,
@@ -107,7 +108,6 @@ class CpuJit(
             dense = np.pad(dense, ((0, 0), (0, 0), (0, least - k)))
         dense = aligned(dense, nnz)
         width = dense.shape[2]
-        work = nnz * heads * width
         if heads == 1:
             out = spmm_tiles(self, pattern, scalars[:, 0], step, dense[:, 0])
             if out is not None:
@@ -115,6 +115,7 @@ class CpuJit(
         if (few := _scatter_plan(pattern, heads * width * wide.itemsize)) is not None:
             parts = np.empty((len(few[0]) - 1, m, heads, width), dtype=wide)
             kernel = kernel_of("spmm_scattered", wide, few[1].dtype)
+            work = product_work(nnz, heads * width)
             launch(kernel, (*few, scalars, step, dense, parts), len(parts), work)
             return result(parts.sum(axis=0)[..., :k], x.dtype, (m, *x.shape[1:]))
         if (plan := row_plan(pattern)) is None:
@@ -167,7 +168,8 @@ class CpuJit(
         out = memory.empty((nnz, *x.shape[1:-1]), wide)
         dense = array_of(x, wide, (m, heads, k)), array_of(y, wide, (n, heads, k))
         args = (cuts, indptr, indices, positions, *dense, out.reshape(nnz, heads))
-        launch(kernel_of("sddmm", wide, indptr.dtype), args, len(cuts) - 1, nnz * heads * k)
+        work = product_work(nnz, heads * k)
+        launch(kernel_of("sddmm", wide, indptr.dtype), args, len(cuts) - 1, work)
         return result(out, x.dtype, (nnz, *x.shape[1:-1]))
 
 
@@ -181,7 +183,8 @@ def _row_product(
     out = memory.empty((rows, *dims), x.dtype)
     args = (cuts, indptr, indices, positions, values, step, x, out.reshape(rows, heads, k))
     kernel = kernel_of(_spmm_kernel(heads, k, k * x.itemsize), x.dtype, indptr.dtype)
-    launch(kernel, args, len(cuts) - 1, indices.size * heads * k + out.size)
+    work = product_work(indices.size, heads * k)
+    launch(kernel, args, len(cuts) - 1, work + out.size)
     return add_carries(out, m, cuts, carried)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "inside",
     "kernel_of",
     "kernels",
+    "product_work",
     "result",
     "row_chunks",
     "same_index",
@@ -39,6 +40,7 @@ NONE = {I4: np.empty(0, I4), I8: np.empty(0, I8)}
 GRAIN = 8192  # entries and rows in a chunk, unless that makes more than _MAX_CHUNKS
 LINE = 64  # bytes, as the longest vector of a kernel
 _MAX_CHUNKS = 1024
+_FIND, _VECTOR = 16, 8  # see `product_work`
 _MIN_READS = 64  # of every row, that are worth moving it
 
 _FAMILIES = (
@@ -148,6 +150,12 @@ def row_chunks(indptr: Array, split: bool) -> tuple[Array, Array]:
     kernel_of("cut_rows", indptr.dtype)(indptr, chunks, split, cuts)
     carried = np.flatnonzero(cuts[:-1, 1] < np.minimum(indptr[cuts[:-1, 0]], cuts[1:, 1]))
     return cuts, carried
+
+
+def product_work(entries: int, width: int) -> int:
+    """Elements of other kernels in the time of a product that reads a row of `width` numbers for
+    each entry: it computes in vectors, and finding a row takes as long as computing a short one."""
+    return entries * max(width, _FIND) // _VECTOR
 
 
 def add_carries(out: Array, rows: int, cuts: Array, carried: Array) -> Array:

@@ -36,8 +36,8 @@ from sparsegrad.backends import blas
 
 __all__ = ["Kernel", "contiguous", "get_num_threads", "launch", "set_num_threads"]
 
-# Elements touched below which one thread is at least as fast as waking another (about 50 µs).
-_PARALLEL = 1 << 17
+# Elements touched below which one thread is as fast as waking another (about 100 µs of work).
+_PARALLEL = 1 << 18
 # Elements from which the main thread hands a kernel over and waits: about 50 ms of work, or half a
 # second of cache misses.
 _LONG = 1 << 26

@@ -13,7 +13,7 @@ import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu_jit_calls import LINE, NONE, kernel_of, same_index
+from sparsegrad.backends.cpu_jit_calls import LINE, NONE, kernel_of, product_work, same_index
 from sparsegrad.backends.cpu_jit_kept import KeptValues
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 
@@ -57,7 +57,8 @@ def spmm_tiles(be: Any, pattern: Any, values: Array, step: int, x: Array) -> Arr
             values, plan = moved, plan._replace(positions=plan.positions[:0])
     out = memory.empty((m, x.shape[1]), x.dtype)
     kernel = kernel_of("spmm_tiles", x.dtype, plan.indptr.dtype)
-    launch(kernel, (*plan, values, step, x, out), chunks, pattern.nnz * x.shape[1])
+    work = product_work(pattern.nnz, x.shape[1])
+    launch(kernel, (*plan, values, step, x, out), chunks, work)
     return out
 
 

@@ -1,8 +1,13 @@
-"""Checks of indices on the GPU: one launch each, read at the next wait or at once."""
+"""Checks of indices on the GPU: one launch each, read at the next wait or at once.
+
+What is read at the next wait may come sooner: a board that is full is copied to the host, and read
+when it has come. Nothing waits for that.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -15,7 +20,7 @@ __all__ = ["CudaChecks", "raise_pending"]
 
 _WORDS = 6  # that a launch reports in: kernels/validate.cu says how
 _BITS = 22  # SG_FOUND_BITS
-_SLOTS = 256  # of checks that wait for the next synchronisation; when few are left, it is now
+_SLOTS = 256  # of checks that wait for the next synchronisation; when few are left, they are sent
 _MOST = 32  # launches of one check: NumPy's most dimensions, two each
 _ONES = (1 << 64) - 1
 _SIGN = 1 << 63
@@ -86,6 +91,9 @@ def _ids(index: Array) -> Array:
     return cupy.ascontiguousarray(index, dtype).reshape(-1)
 
 
+_Say = tuple[str, int] | None  # name and bound
+
+
 class _Board:
     """Where the checks on one stream report, a slot each; read and cleared together. What was
     launched and is not read yet may be of any thread that uses the stream."""
@@ -95,14 +103,15 @@ class _Board:
 
         self._stream, self._lock = stream, threading.RLock()
         self._words = cupy.full((_SLOTS, _WORDS), _ONES, np.uint64)
-        self._waiting: list[tuple[str, int] | None] = []  # what to say of each: name, bound
+        self._waiting: list[_Say] = []  # what to say of each
+        self._sent: deque[tuple[Any, np.ndarray, list[_Say]]] = deque()  # when it is here, copy
 
     def __enter__(self) -> _Board:
         """Alone with the board, and with room for all launches of one check."""
         self._lock.acquire()
         try:
             if len(self._waiting) > _SLOTS - _MOST:
-                self.read()
+                self._send()
         except BaseException:
             self._lock.release()
             raise
@@ -144,23 +153,55 @@ class _Board:
         )
         self._waiting.append(say)
 
+    def _send(self) -> None:
+        """Start anew, and copy what is there to the host in the meantime; look at what has come."""
+        import cupy
+        import cupyx
+
+        used = self._words[: len(self._waiting)]
+        with self._words.device, self._stream:
+            copy = cupyx.empty_pinned(used.shape, used.dtype)
+            used.get(stream=self._stream, out=copy, blocking=False)
+            here = cupy.cuda.Event(disable_timing=True)
+            here.record(self._stream)
+            used.fill(_ONES)
+        self._sent.append((here, copy, self._waiting))
+        self._waiting = []
+        while self._sent and _came(self._sent[0][0]):
+            _, found, waiting = self._sent.popleft()
+            _raise_first(found, waiting)
+
     def read(self) -> np.ndarray:
         """What the checks since the last `read` found, a row each, if there were any. Raises
         PatternError for the first that is wrong among those that say something then."""
+        sent, self._sent = self._sent, deque()
         waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return np.empty((0, _WORDS), np.uint64)
-        used = self._words[: len(waiting)]
-        with self._words.device, self._stream:
-            found = used.get()  # sync
-            used.fill(_ONES)
-        for say, row in zip(waiting, found, strict=True):
-            if say is not None and _is_wrong(row):
-                place = int(row[0]) >> _BITS
-                mask = (1 << _BITS) - 1
-                value = sum((int(row[part]) & mask) << (_BITS * part) for part in range(3))
-                raise outside(say[0], _signed(value & _ONES), place // 2, say[1])
+        found = np.empty((0, _WORDS), np.uint64)
+        if waiting:
+            used = self._words[: len(waiting)]
+            with self._words.device, self._stream:
+                found = used.get()  # sync
+                used.fill(_ONES)
+        elif sent:
+            sent[-1][0].synchronize()  # sync
+        for _, copy, those in sent:
+            _raise_first(copy, those)
+        _raise_first(found, waiting)
         return found
+
+
+def _came(event: Any) -> bool:
+    """Whether the device has got there; asking is no waiting."""
+    return event.done
+
+
+def _raise_first(found: np.ndarray, waiting: list[_Say]) -> None:
+    for say, row in zip(waiting, found, strict=True):
+        if say is not None and _is_wrong(row):
+            place = int(row[0]) >> _BITS
+            mask = (1 << _BITS) - 1
+            value = sum((int(row[part]) & mask) << (_BITS * part) for part in range(3))
+            raise outside(say[0], _signed(value & _ONES), place // 2, say[1])
 
 
 def _is_wrong(row: np.ndarray) -> bool:

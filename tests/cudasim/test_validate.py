@@ -168,16 +168,35 @@ def test_is_deterministic(cp):
 
 
 def test_more_checks_than_there_is_room_for(cp):
-    """Then the host waits for them, and none is lost."""
+    """The host goes on, and none is lost."""
     be, good, bad = backend(), cp.asarray([1, 2]), cp.asarray([1, 7])
 
     def fill():
         for _ in range(2 * cuda_validate._SLOTS):
             be.check_indices("others", good, 5, later=True)
+        cuda_validate.raise_pending()
 
+    waits = cudasim.synchronisations()
     be.check_indices("first", bad, 5, later=True)
     assert refused(fill).startswith("first: index 7 at position 1")
+    if cudasim.installed():
+        assert cudasim.synchronisations() == waits
+    cuda_validate.raise_pending()
     assert refused(fill) == "nothing"
+    be.check_indices("last", bad, 5, later=True)
+    assert refused(cuda_validate.raise_pending).startswith("last: index 7")
+
+
+def test_what_was_sent_is_waited_for(cp, monkeypatch):
+    """Where the device is behind: nothing has come until somebody waits."""
+    be, sent = backend(), []
+    monkeypatch.setattr(cuda_validate, "_came", lambda event: sent.append(event))
+    be.check_indices("first", cp.asarray([1, 7]), 5, later=True)
+    for _ in range(2 * cuda_validate._SLOTS):
+        be.check_indices("others", cp.asarray([1, 2]), 5, later=True)
+    assert len(sent) > 1
+    with pytest.raises(PatternError, match="first: index 7 at position 1"):
+        cuda_validate.raise_pending()
     cuda_validate.raise_pending()
 
 

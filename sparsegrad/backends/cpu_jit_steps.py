@@ -98,6 +98,12 @@ class CpuJitSteps(Cpu):
         if not self._step_rows("adam_rows", factors, p, grad, (m, v, top), (counts,)):
             super().adam_rows(factors, p, grad, m, v, *state)
 
+    def steps_of_many(self, name: str, steps: list[tuple[Any, ...]]) -> None:
+        # Small ones by a kernel as well, where it is needed for others anyway.
+        pays = len(steps) > 1 and self._pays(sum(step[1].size for step in steps), _MIN_STEP)
+        every: Any = type(self)
+        Cpu.steps_of_many(every(always=True) if pays else self, name, steps)
+
     def _step(self, name: str, factors: Any, p: Array, g: Array, *state: Array | None) -> bool:
         """Whether a kernel has made the step; state that is not used is None."""
         held = [a for a in state if a is not None]

@@ -187,6 +187,11 @@ class Steps:
         for factors, p, grad, *state in steps:
             getattr(self, f"{name}_rows")(factors, p, grad, *state)
 
+    def steps_of_many(self, name: str, steps: list[tuple[Any, ...]]) -> None:
+        """The step `name` of several parameters: (factors, p, g, *state) of each."""
+        for factors, p, g, *state in steps:
+            getattr(self, name)(factors, p, g, *state)
+
     # ---- how the reference does it -------------------------------------------------------------
     def _everywhere(self, formula: Any, factors: Any, *arrays: Any) -> None:
         held = [a for a in arrays if a is not None]

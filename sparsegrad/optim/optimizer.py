@@ -165,14 +165,23 @@ class Optimizer:
     def _step(self) -> None:
         for group in self.param_groups:
             in_rows: dict[Any, list[tuple[Any, ...]]] = {}
+            whole: dict[Any, list[tuple[Any, ...]]] = {}
             for p in group["params"]:
-                self._step_one(p, group, in_rows)
+                self._step_one(p, group, in_rows, whole)
             for (kernel, _), steps in in_rows.items():
                 backends.for_array(steps[0][1]).rows_of_many(kernel, steps)
+            for (kernel, _), steps in whole.items():
+                backends.for_array(steps[0][1]).steps_of_many(kernel, steps)
 
-    def _step_one(self, p: Any, group: dict[str, Any], in_rows: dict[Any, list[Any]]) -> None:
-        """Make the step of one parameter, or add it to those in rows that one call makes for all
-        parameters of a device."""
+    def _step_one(
+        self,
+        p: Any,
+        group: dict[str, Any],
+        in_rows: dict[Any, list[Any]],
+        whole: dict[Any, list[Any]],
+    ) -> None:
+        """Make the step of one parameter, or add it to those, in rows or everywhere, that one call
+        makes for all parameters of a device."""
         target = _dense(p)
         if target._grad is None:
             return
@@ -202,7 +211,10 @@ class Optimizer:
             runs = [[1, self.idle(group)]]
             self._skip(p, others.nonzero()[0], *rows.missed(runs, np.zeros(1, int), 1))
         arrays = [target.data, *state]
-        if where is None:
+        if where is None and self.kernel:
+            step = factors, target.data, g, *state
+            whole.setdefault((self.kernel, target.device), []).append(step)
+        elif where is None:
             self._move(be, factors, arrays[0], g, *state)
         elif len(g):
             parts = [array[where] for array in arrays]
@@ -236,23 +248,33 @@ class Optimizer:
 
     def _begin(self, p: Any, target: Tensor, group: dict[str, Any]) -> tuple[Any, list[Any]]:
         """Count a step: its numbers, and the state arrays it works on."""
-        state = self.state.setdefault(p, {"step": 0})
+        state = self.state.get(p)
+        if state is None:
+            state = self.state[p] = {"step": 0}
         state["step"] += 1
-        xp, shape = backends.for_array(target.data).xp, target.shape
-        made = dict.fromkeys(self.slots(group), (shape, target.dtype))
-        by_row = {name: (shape[:1] or (1,), dt) for name, dt in self.row_slots(group).items()}
-        for name, (size, dtype) in (made | by_row).items():
-            if name not in state:
-                value = self.initial(name, group)
-                state[name] = Tensor(xp.full(size, value, dtype=dtype or target.dtype))
-            elif state[name].shape != size:
-                raise ShapeError(
-                    f"{self._name}: state {name} has shape {state[name].shape}, its parameter "
-                    f"{shape}; use optimizer.repattern_ to change a pattern"
-                )
+        slots, row_slots, shape = self.slots(group), self.row_slots(group), target.data.shape
+        for name in slots:
+            if name not in state or state[name].data.shape != shape:
+                self._allot(state, name, target, shape, target.dtype, group)
+        for name, dtype in row_slots.items():
+            self._allot(state, name, target, shape[:1] or (1,), dtype or target.dtype, group)
         if group["decay"] == "catch_up":
-            self._remember(p, group, xp)
-        return self.factors(group, state["step"]), [state[name].data for name in (made | by_row)]
+            self._remember(p, group, backends.for_array(target.data).xp)
+        held = [state[name].data for name in (*slots, *row_slots)]
+        return self.factors(group, state["step"]), held
+
+    def _allot(
+        self, state: Any, name: str, target: Tensor, shape: Any, dtype: Any, group: dict[str, Any]
+    ) -> None:
+        """Make the state of a first step; what is there must have the right shape."""
+        if name not in state:
+            xp = backends.for_array(target.data).xp
+            state[name] = Tensor(xp.full(shape, self.initial(name, group), dtype=dtype))
+        elif state[name].shape != shape:
+            raise ShapeError(
+                f"{self._name}: state {name} has shape {state[name].shape}, its parameter "
+                f"{target.shape}; use optimizer.repattern_ to change a pattern"
+            )
 
     # ---- rows that stand still -----------------------------------------------------------------
     def _remember(self, p: Any, group: dict[str, Any], xp: Any) -> None:

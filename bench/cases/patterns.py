@@ -24,7 +24,12 @@ _OPS: dict[str, tuple[Op, Op]] = {
     "A[A > 0.5]": (lambda A: A[A > 0.5], lambda S: S[S > 0.5]),
     "A * (A > 0.5)": (lambda A: A * (A > 0.5), lambda S: S.multiply(S > 0.5)),
     "A + A.T": (lambda A: A + A.T, lambda S: S + S.T),
+    "A @ A": (lambda A: A @ A, lambda S: S @ S),
     "rows": (lambda A: A[_lines(A.shape[0])], lambda S: S[_lines(S.shape[0])]),
+    "16 mini-batches of rows": (
+        lambda A: [A[ids] for ids in _batches(A.shape[0])][-1],
+        lambda S: [S[ids] for ids in _batches(S.shape[0])][-1],
+    ),
     "columns": (lambda A: A[:, _lines(A.shape[1])], lambda S: S[:, _lines(S.shape[1])]),
     "cells": (lambda A: A[_cells(A.shape[0])], lambda S: S[_cells(S.shape[0])]),
     "below itself": (lambda A: _sg().cat([A, A]), lambda S: _sp().vstack([S, S], format="csr")),
@@ -58,6 +63,12 @@ def _matrix(n: int, nnz: int) -> Any:
 def _lines(n: int) -> np.ndarray:
     """A fifth of them, in no order."""
     return np.random.default_rng(1).permutation(n)[: n // 5]
+
+
+@lru_cache(maxsize=1)
+def _batches(n: int) -> np.ndarray:
+    """512 rows each."""
+    return np.random.default_rng(3).integers(0, n, (16, min(512, n)))
 
 
 @lru_cache(maxsize=1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from sparsegrad import memory
 from sparsegrad.backends import joins, nearly_full
 from sparsegrad.backends.base import Array, Backend, chunks
 from sparsegrad.dtypes import accumulator, kind
@@ -31,6 +33,13 @@ class Cpu(Backend):
         whole = len(x) - len(x) % fold
         parts = x[:whole].reshape(-1, fold * x.shape[1]).sum(axis=0).reshape(fold, -1)
         return parts.sum(axis=0, keepdims=keepdims) + x[whole:].sum(axis=0)
+
+    def concatenate(self, arrays: Sequence[Array], axis: int = 0) -> Array:
+        shape, dtype = list(arrays[0].shape), arrays[0].dtype
+        if dtype.kind not in "fiubc" or any(x.dtype != dtype for x in arrays):
+            return np.concatenate(arrays, axis=axis)
+        shape[axis] = sum(x.shape[axis] for x in arrays)
+        return np.concatenate(arrays, axis=axis, out=memory.empty(tuple(shape), dtype))
 
     def gather(self, x: Array, index: Array) -> Array:
         # Several times as fast where it can be, but it first copies what is not contiguous.

@@ -53,8 +53,8 @@ broadcast_p.defvjp(x=lambda g: g, sparse_g=True)  # the engine sums g to the inp
 
 
 @primitive
-def cat_p(xp: Any, *xs: Any, axis: int) -> Any:
-    return xp.concatenate(xs, axis=axis)
+def cat_p(be: Any, *xs: Any, axis: int) -> Any:
+    return be.concatenate(xs, axis)
 
 
 def _split(g: Any, xs_meta: Any, axis: int, needs: tuple[bool, ...]) -> list[Any]:

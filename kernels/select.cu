@@ -2,10 +2,12 @@
 //
 //   compact        upto (n,): how many of the entries up to each one stay -> the positions of those
 //                  that do, what up to three lists say of them, and offsets of the runs left
+//   first          entries sorted within their runs -> whether each is among the first k
 //
-// Mapping   A thread an entry, then a thread an offset. Neighbours write neighbours, since entries
+// Mapping   A thread an entry, then a thread an offset. Neighbours write neighbours where entries
 //           stay in order.
-// Bytes     n i + kept (1 + 2 lists) i + runs (2 i, and a read by index).
+// Bytes     compact n i + kept (1 + 2 lists) i + runs (2 i, and a read by index); first n (8 + 3 i),
+//           and n flags written by index.
 // Numbers   Integers; each place is written once: the same every time.
 // Replaces  flatnonzero (a scan and a kernel), a gather for each list, another scan and a gather for
 //           the offsets.
@@ -35,5 +37,18 @@ sg_select_compact(const I* __restrict__ upto, long long n, const I* __restrict__
   for (long long r = sg_thread(); r <= runs; r += sg_threads()) {
     const I end = offsets_or_null[r];
     out_offsets_or_null[r] = end ? upto[end - 1] : I(0);
+  }
+}
+
+// sorted (n,): entries by run, and within it by what they are ranked by, as numbers of the list
+// `order`, or as positions where that is null. segment (n,): the run of each.
+template <typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_select_first(const long long* __restrict__ sorted, const I* __restrict__ order_or_null,
+                const I* __restrict__ segment, const I* __restrict__ offsets, long long n,
+                long long k, I* __restrict__ keep) {
+  for (long long t = sg_thread(); t < n; t += sg_threads()) {
+    const long long e = sorted[t];
+    keep[order_or_null ? (long long)order_or_null[e] : e] = t - offsets[segment[t]] < k ? 1 : 0;
   }
 }

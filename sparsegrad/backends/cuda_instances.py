@@ -109,6 +109,7 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     },
     "select": {
         "sg_select_compact": _product(_INDEX),
+        "sg_select_first": _product(_INDEX),
     },
     "spgemm_masked": {
         "sg_spgemm_masked": _product(_FLOAT, _INDEX, (1, 4)),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sparsegrad.backends.base import Array, Backend
+from sparsegrad.backends.cuda_coalesce import sort_order
 from sparsegrad.backends.cuda_kernels import ctype_of, kernel, launch
 
 __all__ = ["CudaSelect"]
@@ -26,6 +27,31 @@ class CudaSelect(Backend):
         if not keep.size or dtype.name not in _INDEX or any(a.dtype != dtype for a in given):
             return super().compact(keep, lists, offsets)
         return _compact(keep, lists, offsets, dtype)
+
+
+    def least_in_runs(self, key: Array, offsets: Array, order: Array | None, k: int) -> Array:
+        """Sorted, within runs too: one by one, they would be found in a round for every length."""
+        import cupy
+
+        dtype, runs = offsets.dtype, offsets.size - 1
+        listed = key if order is None else cupy.take(key, order)
+        perm, segment = cupy.argsort(listed), self.expand(offsets, key.size)
+        if runs > 1:
+            ids = cupy.take(segment, perm).reshape(1, -1)
+            perm = cupy.take(perm, sort_order(ids, (runs,)))
+        keep = cupy.empty(key.size, dtype)
+        launch(
+            kernel("select", "sg_select_first", ctype_of(dtype)),
+            key.size,
+            sorted=perm,
+            order_or_null=None if order is None else cupy.ascontiguousarray(order, dtype),
+            segment=segment,
+            offsets=cupy.ascontiguousarray(offsets),
+            n=key.size,
+            k=k,
+            keep=keep,
+        )
+        return keep
 
 
 def _compact(

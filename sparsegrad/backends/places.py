@@ -58,15 +58,47 @@ class Places:
             offsets = upto[offsets]
         return entries, tuple(self.gather(x, entries) for x in lists), offsets
 
-    def take_lines(self, indptr: Array, minor: Array, ids: Array) -> tuple[Array, Array, Array]:
-        """The lines ids[0], ids[1], ... one behind the other: indptr (m + 1,), minor (nnz,), ids
-        (k,) in range -> their offsets (k + 1,), the positions of their entries, and the minor ids
-        of these."""
+    def least_in_runs(self, key: Array, offsets: Array, order: Array | None, k: int) -> Array:
+        """Which entries (nnz,) are among the k least of their run, of equal ones the first: offsets
+        (s + 1,) of the runs of entries listed by `order` (nnz,), None where they are.
+
+        Runs with more than k entries are laid side by side, those of similar length together, and
+        partitioned around the k-th: nothing is sorted.
+        """
+        xp, listed = self.xp, key if order is None else key[order]
+        sizes = xp.diff(offsets)
+        longest = int(sizes.max()) if sizes.size else 0
+        chosen, width = xp.full(key.size, k > 0), k
+        while 0 < width < longest:
+            shorter, width = width, 2 * width
+            alike = xp.flatnonzero((sizes > shorter) & (sizes <= width))
+            place = offsets[alike][:, None] + xp.arange(width)
+            inside = xp.arange(width) < sizes[alike][:, None]
+            place = xp.where(inside, place, 0)
+            block = xp.where(inside, listed[place], xp.inf)
+            last = xp.partition(block, k - 1, axis=1)[:, k - 1 : k]
+            less, equal = block < last, block == last
+            room = k - less.sum(axis=1, keepdims=True)
+            first = less | (equal & (xp.cumsum(equal, axis=1) <= room))
+            chosen[place[inside]] = first[inside]
+        if order is None:
+            return chosen
+        keep = xp.empty_like(chosen)
+        keep[order] = chosen
+        return keep
+
+    def line_runs(self, indptr: Array, ids: Array) -> tuple[Array, Array]:
+        """The lines ids[0], ids[1], ... one behind the other: indptr (m + 1,), ids (k,) in range ->
+        where each begins (k,), and the offsets (k + 1,)."""
         starts = indptr[ids]
         offsets = self.xp.zeros(ids.size + 1, dtype=np.int64)
         offsets[1:] = self.xp.cumsum(indptr[ids + 1] - starts)
-        entries = self.spans(starts, offsets)
-        return offsets, entries, self.gather(minor, entries)
+        return starts, offsets
+
+    def take_runs(self, x: Array, runs: Any) -> Array:
+        """Rows of x (n, *D) in runs, an object with `starts` (s,), `offsets` (s + 1,) and
+        `positions`, as `spans` lists them: (offsets[-1], *D)."""
+        return self.gather(x, runs.positions)
 
     def line_facts(self, indptr: Array, minor: Array) -> tuple[bool, bool]:
         """(minor ids never fall within a line, and none occurs twice in one): `order_facts` of

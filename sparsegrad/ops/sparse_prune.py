@@ -101,27 +101,23 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
     if k >= runs.longest:
         return A
     be, key = A.pattern.core.backend, A.values.data
-    xp, order = be.xp, runs.order
     if key.dtype.kind in "iub":  # the smallest integer has no negative of its own
-        key = key.astype(xp.float64)
+        key = key.astype(be.xp.float64)
     key = be.fused(_rank, key, magnitude=by == "magnitude")
-    listed = _first_in_runs(xp, key if order is None else key[order], runs, k)
-    keep = xp.empty_like(listed)
-    keep[... if order is None else order] = listed
+    keep = be.least_in_runs(key, runs.offsets, runs.order, k)
     return selected(A.values, plan_select.choose(A.pattern, keep))
 
 
 def _rank(xp: Any, x: Any, magnitude: bool) -> Any:
-    """The largest first, nan before all."""
-    return xp.where(xp.isnan(x), -xp.inf, -(xp.abs(x) if magnitude else x))
+    """The largest first, nan before all, and no zero before another."""
+    return xp.where(xp.isnan(x), -xp.inf, 0 - (xp.abs(x) if magnitude else x))
 
 
 class _Runs(NamedTuple):
-    """Entries that are ranked together: offsets (s + 1,) of the runs, their lengths, the longest,
-    and the positions (nnz,) of entries listed so, None where they are."""
+    """Entries that are ranked together: offsets (s + 1,) of the runs, the longest of them, and the
+    positions (nnz,) of entries listed so, None where they are."""
 
     offsets: Any
-    sizes: Any
     longest: int
     order: Any
 
@@ -129,37 +125,11 @@ class _Runs(NamedTuple):
 def _ranked(pattern: Pattern, dim: int | None) -> _Runs:
     xp = pattern.core.backend.xp
     if dim is None:
-        offsets, order = xp.asarray([0, pattern.nnz]), pattern.canonical()[1]
+        offsets, order = xp.asarray([0, pattern.nnz], dtype="int32"), pattern.canonical()[1]
     else:
         offsets, _, order = (pattern if dim % 2 else pattern.T).sorted_rows()
     sizes = xp.diff(offsets)
-    return _Runs(offsets, sizes, int(sizes.max()) if sizes.size else 0, order)  # sync
-
-
-def _first_in_runs(xp: Any, key: Any, runs: _Runs, k: int) -> Any:
-    """Which entries (nnz,) are among the k least of their run, of equal ones the first.
-
-    Runs with more than k entries are laid side by side, those of similar length together, and
-    partitioned around the k-th: nothing is sorted.
-    """
-    if k == 0:
-        return xp.zeros(key.size, dtype=bool)
-    offsets, sizes, longest, _ = runs
-    keep = xp.ones(key.size, dtype=bool)
-    width = k
-    while width < longest:
-        shorter, width = width, 2 * width
-        alike = xp.flatnonzero((sizes > shorter) & (sizes <= width))
-        place = offsets[alike][:, None] + xp.arange(width)
-        inside = xp.arange(width) < sizes[alike][:, None]
-        place = xp.where(inside, place, 0)
-        block = xp.where(inside, key[place], xp.inf)
-        last = xp.partition(block, k - 1, axis=1)[:, k - 1 : k]
-        less, equal = block < last, block == last
-        room = k - less.sum(axis=1, keepdims=True)
-        chosen = less | (equal & (xp.cumsum(equal, axis=1) <= room))
-        keep[place[inside]] = chosen[inside]
-    return keep
+    return _Runs(offsets, int(sizes.max()) if sizes.size else 0, order)  # sync
 
 
 # ---- another pattern, in place -----------------------------------------------------------------

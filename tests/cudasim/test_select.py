@@ -79,7 +79,40 @@ def test_compact_is_deterministic(cp):
     same_every_time(lambda: check_compact(cp))
 
 
+def check_first(cp, k=2, lengths=(0, 3, 1, 40, 2, 0, 9), index="int32", dtype="f", order=True):
+    """The same as the reference; values that repeat, so that the first of them are looked for."""
+    rng = np.random.default_rng(k)
+    offsets = np.r_[0, np.cumsum(lengths)].astype(index)
+    n = int(offsets[-1])
+    key = rng.integers(-3, 3, n).astype(dtype)
+    key[::7] = -np.inf
+    listed = rng.permutation(n).astype(index) if order else None
+    wanted = Backend().least_in_runs(key, offsets, listed, k)
+    there = None if listed is None else cp.asarray(listed)
+    got = backend().least_in_runs(cp.asarray(key), cp.asarray(offsets), there, k).get()
+    assert (got.astype(bool) == wanted).all()
+    assert wanted.sum() == np.minimum(lengths, k).sum()
+    return got
+
+
+@pytest.mark.parametrize("index", INDEX)
+@pytest.mark.parametrize("dtype", ["f", "d"])
+def test_first_in_runs(cp, dtype, index):
+    for k in (0, 1, 2, 5, 40, 99):
+        for order in (False, True):
+            check_first(cp, k, index=index, dtype=dtype, order=order)
+            check_first(cp, k, (300,), index, dtype, order)
+    check_first(cp, 1, (), index, dtype)
+
+
+def test_first_in_runs_is_deterministic(cp):
+    same_every_time(lambda: check_first(cp))
+
+
 MUTANTS = {
+    "rank": ("select", "t - offsets[segment[t]] < k", "t < k", check_first),
+    "one more": ("select", "segment[t]] < k", "segment[t]] <= k", check_first),
+    "order": ("select", "order_or_null ? (long long)order_or_null[e] : e", "e", check_first),
     "place": ("select", "e ? upto[e - 1] : I(0)", "upto[e] - 1", check_compact),
     "first": ("select", "e ? upto[e - 1] : I(0)", "upto[e - 1]", check_compact),
     "all": ("select", "if (upto[e] == place) continue;", "", check_compact),

@@ -521,11 +521,14 @@ def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
     elif isinstance(data, (list, tuple)) and _holds_tensors(data):
         data = _plain(data)
     array_like = hasattr(data, "dtype")
+    plain = isinstance(data, (int, float, complex, list, tuple))
     if hasattr(data, "tocsr"):
         raise TypeError(f"tensor: expected an array or nested list, got {_named(data)}")
     try:
         if device is None and backends.is_array(data):
             array = data
+        elif plain:
+            array = np.asarray(data)  # cast before it is moved
         else:
             array = _moved(data, backends.for_device(device or "cpu"))
     except ValueError as error:
@@ -537,10 +540,10 @@ def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
         if (not array_like and dtype == np.float64) or (not array_like and array.size == 0):
             dtype = dtypes.get_default_dtype()
     dtype = dtypes.as_dtype(dtype)
-    if array.dtype == dtype:
-        return array
-    with quiet():
-        return array.astype(dtype)
+    if array.dtype != dtype:
+        with quiet():
+            array = array.astype(dtype)
+    return backends.for_device(device or "cpu").asarray(array) if plain else array
 
 
 def _moved(data: Any, be: backends.Backend) -> Any:

@@ -166,20 +166,22 @@ def launches(call: Kept) -> tuple[list[str], list[str]]:
 LAUNCHES = 4
 MORE = {
     "values, or a list of indices, say which entries stay; duplicates are summed first": """
-        prune 5 2; prune[hybrid] 5 1; nonzero[sparse] 5 0; top_k[1,value] 6 1;
-        top_k[1,magnitude] 6 1; getitem[hybrid] 15 2; getitem[sparse mask] 10 1;
-        getitem[own mask] 8 2
+        prune 5 2; prune[hybrid] 5 1; nonzero[sparse] 5 0; getitem[hybrid] 15 2;
+        getitem[sparse mask] 10 1; getitem[own mask] 8 2
+    """,
+    "sorted by value, then by row or column, and chosen": """
+        top_k[None,value] 7 1; top_k[None,magnitude] 7 1; top_k[0,value] 11 1;
+        top_k[0,magnitude] 11 1; top_k[1,value] 12 1; top_k[1,magnitude] 12 1
     """,
     "a formula of several steps on dense values": """
-        amax[sparse,3-D] 4 11; sampled_addmm 5 3; bias_act[sparse] 5 2
+        amax[sparse,3-D] 4 11
     """,
-    "several sparse ops, each of few launches": """
-        where[sparse] 5 4; where[mask] 22 7; bitwise_and[sparse,sparse] 5 0;
-        bitwise_or[sparse,sparse] 5 0; bitwise_xor[sparse,sparse] 5 0;
-        logical_and[sparse,sparse] 5 0; logical_or[sparse,sparse] 5 0;
-        logical_xor[sparse,sparse] 5 0; outer[dense,sparse] 9 6; cat[hybrid] 5 1;
-        fill_diagonal 6 2; row_normalize 10 11; symmetrize[max] 8 18; gcn_norm 17 16;
-        matrix_norm[sparse] 7 13
+    "several ops in a row, each of few launches": """
+        symmetrize[max,bool] 5 0; where[sparse] 5 4; where[mask] 22 7;
+        bitwise_and[sparse,sparse] 5 0; bitwise_or[sparse,sparse] 5 0;
+        bitwise_xor[sparse,sparse] 5 0; logical_and[sparse,sparse] 5 0;
+        logical_or[sparse,sparse] 5 0; logical_xor[sparse,sparse] 5 0; outer[dense,sparse] 9
+        6; row_normalize 4 6; gcn_norm 10 11; matrix_norm[sparse] 7 13
     """,
     "rounds of pairs: exact at zeros, for derivatives of any order": """
         prod[sparse] 27 22; prod[stored] 30 22

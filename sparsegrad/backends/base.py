@@ -222,6 +222,12 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         else:
             self.xp.add.at(out, index, values)
 
+    def add_rows(self, x: Array, index: Array, values: Array) -> Array:
+        """`scatter_add` to a copy of x (n, *D), for index (e,), values (e, *D)."""
+        out = x.copy()
+        self.scatter_add(out, index, values)
+        return out
+
     def segment_sum(self, values: Array, indptr: Array) -> Array:
         """Sums of consecutive runs: values (nnz, *D), offsets (s + 1,) -> (s, *D)."""
         out = self.xp.zeros((indptr.size - 1, *values.shape[1:]), dtype=values.dtype)

@@ -168,15 +168,23 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaSelect):
         ids = index if index.dtype.kind == "i" and index.itemsize >= 4 else index.astype(np.int64)
         out += self._sum_rows(values.astype(out.dtype, copy=False), ids, len(out))
 
+    def add_rows(self, x: Array, index: Array, values: Array) -> Array:
+        if x.dtype != values.dtype or not self._sums_rows(values, index):
+            return super().add_rows(x, index, values)
+        return x + self._sum_rows(values, index, len(x))
+
     def put_rows(self, values: Array, index: Array, n: int, distinct: bool = False) -> Array:
         if distinct:
             out = cupy.zeros((n, *values.shape[1:]), values.dtype)
             out[index] = values
             return out
-        plain = kind(values.dtype) == "f" and coalesce.sums(values.dtype)
-        if not (plain and index.dtype.name in ("int32", "int64") and values.size):
+        if not self._sums_rows(values, index):
             return super().put_rows(values, index, n)
         return self._sum_rows(values, index, n)
+
+    def _sums_rows(self, values: Array, index: Array) -> bool:
+        plain = kind(values.dtype) == "f" and coalesce.sums(values.dtype)
+        return plain and index.dtype.name in ("int32", "int64") and bool(values.size)
 
     def _sum_rows(self, values: Array, ids: Array, n: int) -> Array:
         perm, listed = self._sorted(ids, n)

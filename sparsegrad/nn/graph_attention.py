@@ -60,7 +60,7 @@ class _Attention(Module):
         """Each edge once, row by row; with loops if they are wanted. Kept on the pattern of `A`."""
         check_graph(self._name, x, A, self.in_features)
         pattern, _ = plan.coalesce(A.pattern).pattern.to("csr")
-        return plan_select.with_diagonal(pattern, 0)[1].pattern if self.self_loops else pattern
+        return plan_select.with_diagonal(pattern, 0).pattern if self.self_loops else pattern
 
     def _columns(self, vectors: Tensor) -> Tensor:
         """Vectors (heads, out) as columns (heads * out, heads), each zero outside its head: their

@@ -73,6 +73,21 @@ def div_p(xp: Any, a: Any, b: Any) -> Any:
 div_p.defvjp(a=lambda g, b: g / b, b=lambda g, out, b: -(g * (out / b)), sparse_g=True)
 
 
+@primitive(fuse=True)
+def scaled_sum_p(xp: Any, alpha: Any, a: Any, beta: Any, b: Any) -> Any:
+    """alpha * a + beta * b."""
+    return alpha * a + beta * b
+
+
+scaled_sum_p.defvjp(
+    alpha=lambda g, a: g * a,
+    a=lambda g, alpha: g * alpha,
+    beta=lambda g, b: g * b,
+    b=lambda g, beta: g * beta,
+    sparse_g=True,
+)
+
+
 @primitive
 def neg_p(xp: Any, x: Any) -> Any:
     return -x

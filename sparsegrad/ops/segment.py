@@ -71,6 +71,8 @@ segment_softmax_grad_p.defvjp(
 @primitive(promote="none")
 def segment_amax_p(be: Any, values: Any, *, indptr: Any, absent: Any) -> Any:
     """Maximum of each run and of as many zeros as `absent` (s,) says: (s, *D); 0 for neither."""
+    if values.dtype.kind == "b":
+        return be.segment_amax(values.astype("int32"), indptr, absent).astype(bool)
     return be.segment_amax(values, indptr, absent)
 
 

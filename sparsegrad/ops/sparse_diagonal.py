@@ -218,8 +218,8 @@ def set_diagonal(A: Any, values: Any, offset: int = 0) -> Any:
         values = broadcast_p(values, shape=full)
     if values.shape != full:
         raise ShapeError(f"set_diagonal: values must have shape {full}, got {values.shape}")
-    kept, joined = plan_select.with_diagonal(A.pattern, offset)
-    return selected(cat_p(take_p(A.values, index=kept), values, axis=0), joined)
+    joined = plan_select.with_diagonal(A.pattern, offset)
+    return selected(cat_p(A.values, values, axis=0), joined)
 
 
 @memory_for("fill_diagonal")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from sparsegrad import dtypes
+from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError, memory_for
-from sparsegrad.ops.elementwise import maximum, where
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.reduce import sum as total
-from sparsegrad.ops.shape import cat_p, reshape_p
+from sparsegrad.ops.segment import segment_amax_p
+from sparsegrad.ops.shape import reshape_p
 from sparsegrad.ops.sparse_diagonal import add_self_loops, check_matrix
-from sparsegrad.ops.sparse_structure import coalesce, to_format
+from sparsegrad.ops.sparse_structure import coalesce
 from sparsegrad.structure import plan
+from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["gcn_norm", "row_normalize", "symmetrize"]
 
@@ -44,16 +46,43 @@ def symmetrize(A: Any, reduce: str = "sum") -> Any:
         both = A + wrap(A.values, A.pattern.T)
         return coalesce(both if reduce == "sum" else both / 2)
     A = coalesce(A)
-    mirrored = to_format(wrap(A.values, A.pattern.T), A.format)
-    if A.pattern.same_as(mirrored.pattern):
-        return wrap(maximum(A.values, mirrored.values), A.pattern)
-    merge = plan.union(A.pattern, mirrored.pattern)
-    joined = cat_p(A.values, mirrored.values, axis=0)
+    pattern, entries, indptr, absent = A.pattern.cached("mirrored", lambda: _mirrored(A.pattern))
+    values = take_p(A.values, index=entries)
+    out = segment_amax_p(values, indptr=indptr, absent=absent)
+    return wrap(out, A.pattern if pattern is None else pattern)
+
+
+def _mirrored(pattern: Pattern) -> tuple[Pattern | None, Any, Any, Any]:
+    """A coalesced pattern with the mirror image of every entry, None if it is there already; the
+    entries that meet in each cell, one run a cell; and a count of zero for each run."""
+    image, order = pattern.T.to(pattern.format)
+    merge, xp = plan.union(pattern, image), pattern.core.backend.xp
+    entries = xp.arange(pattern.nnz)
+    entries = xp.concatenate((entries, entries if order is None else order))
     if merge.perm is not None:
-        joined = take_p(joined, index=merge.perm)
-    first = take_p(joined, index=merge.indptr[:-1])
-    last = take_p(joined, index=merge.indptr[1:] - 1)
-    return wrap(maximum(first, last), merge.pattern)
+        entries = entries[merge.perm]
+    absent = xp.zeros(merge.pattern.nnz, "int64")
+    return None if pattern.same_as(image) else merge.pattern, entries, merge.indptr, absent
+
+
+@primitive(promote="float", fuse=True)
+def inverse_degree_p(xp: Any, x: Any, *, root: bool) -> Any:
+    """1 / x, and 0 where x is 0; with `root` 1 / sqrt(x), and 0 where x is not positive."""
+    if root:
+        return xp.where(x > 0, 1 / xp.sqrt(xp.where(x > 0, x, 1)), 0)
+    return xp.where(x == 0, 0, 1 / xp.where(x == 0, 1, x))
+
+
+@primitive(fuse=True)
+def inverse_degree_grad_p(xp: Any, dy: Any, y: Any, *, root: bool) -> Any:
+    return dy * (-0.5 * (y * y * y) if root else -(y * y))
+
+
+inverse_degree_p.defvjp(x=lambda g, out, root: inverse_degree_grad_p(g, out, root=root))
+inverse_degree_grad_p.defvjp(
+    dy=lambda g, y, root: inverse_degree_grad_p(g, y, root=root),
+    y=lambda g, dy, y, root: g * dy * (-1.5 * (y * y) if root else -2 * y),
+)
 
 
 def row_normalize(A: Any) -> Any:
@@ -66,9 +95,7 @@ def row_normalize(A: Any) -> Any:
     tensor([0.25, 0.75, 1.  ])
     """
     check_matrix("row_normalize", A)
-    sums = total(A, dim=1)
-    full = sums != 0
-    scale = where(full, 1 / where(full, sums, 1.0), 0.0)
+    scale = inverse_degree_p(total(A, dim=1), root=False)
     return A * reshape_p(scale, shape=(A.shape[0], 1, *A.shape[2:]))
 
 
@@ -100,7 +127,5 @@ def gcn_norm(A: Any, self_loops: bool = True) -> Any:
     if dtypes.kind(A.dtype) not in "fc":
         A = A.float()
     loops = add_self_loops(A) if self_loops else A
-    degree = total(loops, dim=1)
-    positive = degree > 0
-    scale = where(positive, where(positive, degree, 1.0) ** -0.5, 0.0)
+    scale = inverse_degree_p(total(loops, dim=1), root=True)
     return loops * reshape_p(scale, shape=(-1, 1)) * scale

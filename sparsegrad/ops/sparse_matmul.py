@@ -16,6 +16,7 @@ from typing import Any
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.ops.dense_matmul import matmul, matmul_p
+from sparsegrad.ops.elementwise import scaled_sum_p
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.shape import (
     as_argument,
@@ -179,8 +180,10 @@ def sddmm(x: Any, y: Any, pattern: Any, alpha: Any = 1, beta: Any = 0) -> Any:
         raise ShapeError(
             f"sddmm: shapes do not fit; got x: {x.shape}, y: {y.shape}, pattern: {where.shape}"
         )
-    values = _scaled(alpha, sddmm_p(x, y, pattern=at))
-    if not _is_number(beta, 0):
+    values = sddmm_p(x, y, pattern=at)
+    if _is_number(beta, 0):
+        values = _scaled(alpha, values)
+    else:
         if where is pattern:
             raise TypeError("sddmm: beta scales the values of a SparseTensor; got a Pattern")
         if pattern.values.shape != values.shape:
@@ -188,7 +191,7 @@ def sddmm(x: Any, y: Any, pattern: Any, alpha: Any = 1, beta: Any = 0) -> Any:
                 f"sddmm: C must have the dense dimensions of the product; got C: {pattern.shape}, "
                 f"product values: {values.shape}"
             )
-        values = values + _scaled(beta, pattern.values)
+        values = scaled_sum_p(alpha, values, beta, pattern.values)
     return wrap(values, where)
 
 

@@ -33,13 +33,13 @@ from sparsegrad.ops.segment import (
     segment_log_softmax_p,
     segment_logsumexp_p,
     segment_softmax_p,
-    segment_sum_p,
 )
 from sparsegrad.ops.shape import cat_p, permute_p, reshape_p
-from sparsegrad.ops.sparse_structure import coalesce, reorder_p
+from sparsegrad.ops.sparse_structure import apply_merge, coalesce, reorder_p
 from sparsegrad.ops.unary import abs_power_p, root_p
 from sparsegrad.structure import plan_reduce
 from sparsegrad.structure.pattern import Pattern
+from sparsegrad.structure.plan import Sums
 from sparsegrad.structure.plan_reduce import Groups
 from sparsegrad.tensor import Tensor
 
@@ -114,8 +114,10 @@ def sparse_sum(A: Any, dim: Any, keepdim: bool) -> Any:
         (d,) = split.left  # straight into the rows: no sorting
         out = put_rows_p(values, index=A.pattern.coords[d], n=A.shape[d])
         return reshape_p(out, shape=split.shape)
-    plan, values = _grouped(A, split.left, values)
-    return _placed(A, split, plan, segment_sum_p(values, indptr=plan.indptr))
+    plan = plan_reduce.groups(A.pattern, split.left)
+    perm = None if plan.moves is None else plan.moves.perm
+    runs = A.pattern.cached(("sum", split.left), lambda: Sums(perm, plan.indptr))
+    return _placed(A, split, plan, apply_merge(values, runs))
 
 
 def sparse_mean(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:

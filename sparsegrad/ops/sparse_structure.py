@@ -29,13 +29,13 @@ reorder_p.defvjp(values=lambda g, moves: reorder_p(g, moves=moves.back))
 
 
 @primitive(promote="none")
-def merge_p(be: Any, values: Any, *, merge: plan.Merge) -> Any:
-    """Values (nnz, *D) summed onto the pattern of a plan: over each run of values[perm]."""
+def merge_p(be: Any, values: Any, *, merge: plan.Sums) -> Any:
+    """Values (nnz, *D) summed over each run of values[perm]: (s, *D)."""
     return be.sum_runs(values, merge.perm, merge.indptr)
 
 
 @primitive(promote="none")
-def unmerge_p(be: Any, x: Any, *, merge: plan.Merge) -> Any:
+def unmerge_p(be: Any, x: Any, *, merge: plan.Sums) -> Any:
     """The transpose of `merge_p`: every entry takes the row of its run."""
     return be.gather(x, merge.slots)
 
@@ -124,8 +124,8 @@ def coalesce(A: Any) -> Any:
     return wrap(apply_merge(A.values, merge), merge.pattern)
 
 
-def apply_merge(values: Any, merge: plan.Merge) -> Any:
-    """Values (nnz, *D) summed onto the pattern of a plan."""
+def apply_merge(values: Any, merge: plan.Sums) -> Any:
+    """Values (nnz, *D) summed over the runs of a plan."""
     if merge.perm is None:
         return values if merge.indptr is None else segment_sum_p(values, indptr=merge.indptr)
     return merge_p(values, merge=merge)
@@ -249,9 +249,7 @@ def onto_dense(values: Any, pattern: Pattern, x: Any) -> Any:
 @primitive
 def add_rows_p(be: Any, x: Any, values: Any, *, index: Any) -> Any:
     """x (n, *D) with values (e, *D) added to the rows `index` (e,)."""
-    out = x.copy()
-    be.scatter_add(out, index, values)
-    return out
+    return be.add_rows(x, index, values)
 
 
 add_rows_p.defvjp(x=lambda g: g, values=lambda g, index: take_p(g, index=index))

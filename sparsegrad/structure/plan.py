@@ -21,6 +21,7 @@ from sparsegrad.structure.pattern import Pattern
 __all__ = [
     "Intersection",
     "Merge",
+    "Sums",
     "canonical_like",
     "coalesce",
     "expand",
@@ -37,30 +38,40 @@ __all__ = [
 T = TypeVar("T")
 
 
-class Merge:
-    """values -> segment_sum(take(values, perm), indptr), which lie on `pattern`.
+class Sums:
+    """values -> segment_sum(take(values, perm), indptr).
 
-    perm: positions (nnz,), None for identity. indptr: runs of duplicates (nnz of pattern + 1,),
-    None if there are none.
+    perm: positions (nnz,), None for identity. indptr: runs (s + 1,), None if none is longer
+    than 1.
     """
 
-    __slots__ = ("_slots", "indptr", "pattern", "perm")
+    __slots__ = ("_slots", "indptr", "perm")
 
-    def __init__(self, pattern: Pattern, perm: Array, indptr: Array) -> None:
-        self.pattern, self.perm, self.indptr = pattern, perm, indptr
+    def __init__(self, perm: Array, indptr: Array) -> None:
+        self.perm, self.indptr = perm, indptr
         self._slots: Array = None
 
     @property
     def slots(self) -> Array:
-        """Where each value goes on `pattern` (nnz,), where there is a perm and there are runs:
-        the way back of gradients, found when there is one."""
+        """The run of each value (nnz,), where there is a perm and there are runs: the way back of
+        gradients, found when there is one."""
         if self._slots is None:
-            be = self.pattern.core.backend
+            be = backends.for_array(self.perm)
             runs = be.expand(self.indptr, int(self.perm.size))
             slots = be.xp.empty_like(runs)
             slots[self.perm] = runs
             self._slots = slots
         return self._slots
+
+
+class Merge(Sums):
+    """Duplicates summed: the runs, which lie on `pattern`."""
+
+    __slots__ = ("pattern",)
+
+    def __init__(self, pattern: Pattern, perm: Array, indptr: Array) -> None:
+        super().__init__(perm, indptr)
+        self.pattern = pattern
 
 
 class Intersection(NamedTuple):

@@ -536,11 +536,11 @@ def triangle(pattern: Pattern, lower: bool, k: int) -> Select:
     return pattern.cached(("triangle", lower, k), build)
 
 
-def with_diagonal(pattern: Pattern, offset: int) -> tuple[Array, Select]:
-    """All cells (i, i + offset) stored, each once: positions of the entries that stay, and the
-    plan for their values joined with those of the diagonal."""
+def with_diagonal(pattern: Pattern, offset: int) -> Select:
+    """All cells (i, i + offset) stored, each once: the plan for the values of all entries joined
+    with those of the diagonal, which take the place of what is there."""
 
-    def build() -> tuple[Array, Select]:
+    def build() -> Select:
         xp = pattern.core.backend.xp
         row, col = pattern.coords
         kept = xp.flatnonzero(col != row + offset)
@@ -549,6 +549,7 @@ def with_diagonal(pattern: Pattern, offset: int) -> tuple[Array, Select]:
             xp.concatenate((row[kept], ids + max(0, -offset))),
             xp.concatenate((col[kept], ids + max(0, offset))),
         ]
-        return kept, assemble(pattern.format, coords, pattern.shape, canonical=True)
+        index = xp.concatenate((kept, pattern.nnz + ids))
+        return assemble(pattern.format, coords, pattern.shape, index, True)._replace(distinct=True)
 
     return pattern.cached(("with diagonal", offset), build)

@@ -9,7 +9,7 @@ import sparsegrad as sg
 from op_db.case import OpCase
 from op_db.samples import *  # noqa: F403
 from sparsegrad.ops import elementwise, index, segment, shape
-from sparsegrad.structure.arrays import Moves
+from sparsegrad.structure.arrays import Moves, Runs
 
 E = elementwise
 
@@ -25,6 +25,8 @@ ROWS = [
         (lambda: sg.add(*tensors((3,), (4,))), sg.ShapeError, r"add: .*a: Tensor\(3,\) .*b: Tensor\(4,\)"),
         (lambda: sg.add(sg.ones(2), object()), TypeError, "add: expected a tensor.*object"),
     )),
+    OpCase("scaled_sum", E.scaled_sum_p, lambda alpha, a, beta, b: alpha * a + beta * b,
+           lambda d: (((d.dense(), a, d.dense(), b), {}) for (a, b), _ in binary(d)), "scaled_sum_p", bilinear=True),
     OpCase("sub", sg.sub, np.subtract, binary, "sub_p", bilinear=True),
     OpCase("mul", sg.mul, np.multiply, binary, "mul_p", bilinear=True),
     OpCase("div", sg.div, np.divide, binary_positive, "div_p"),
@@ -130,6 +132,8 @@ ROWS = [
            lambda d: iter([((d.dense(3, 1),), {})]), "spread_p", bilinear=True),
     OpCase("take_or_zero", lambda x, at: index.take_or_zero_p(x, moves=Moves(at, lambda: at)), lambda x, at: x[at] * (at >= 0).reshape(-1, *[1] * (x.ndim - 1)),
            lambda d: (((x,), {"at": np.array([2, -1, 0])}) for x in (d.dense(3), d.dense(3, 2), d.dense(3, 0))), "take_or_zero_p", bilinear=True),
+    OpCase("take_runs", lambda x, at: index.take_runs_p(x, runs=Runs(*at)), lambda x, at: x[[1, 2, 0, 1]],
+           lambda d: (((x,), {"at": (np.array([1, 2, 0]), np.array([0, 2, 2, 4]))}) for x in (d.dense(3), d.dense(3, 2), d.dense(3, 0))), "take_runs_p", bilinear=True),
     *(
         OpCase(f"take[{kind}]", lambda x, kind=kind: sg.take(x, sg.tensor([[2, 0], [2, 1]]), sparse_grad=kind == "sparse"),
                lambda x: x[np.array([[2, 0], [2, 1]])],

@@ -12,6 +12,7 @@ import numpy as np
 import sparsegrad as sg
 from op_db.case import FORMATS, Draw, OpCase, Sample, Sparse
 from op_db.samples import *  # noqa: F403
+from sparsegrad.ops import sparse_graph as G
 
 N = 10**6
 
@@ -404,6 +405,10 @@ ROWS = [
     ),
     OpCase("symmetrize[max]", lambda a: sg.symmetrize(a, "max"), ref_symmetrize_max, square, None, FORMATS, raw=True,
            huge=lambda d: ((d.huge(),), {})),
+    OpCase("symmetrize[max,bool]", lambda a: sg.symmetrize(a > 0, "max"), lambda a: (a > 0) | (a > 0).T, square, None, FORMATS, order=0),
+    OpCase("inverse_degree", lambda x: G.inverse_degree_p(x, root=True) - G.inverse_degree_p(x, root=False), lambda x: x**-0.5 - 1 / x, positive, "inverse_degree_p"),
+    OpCase("inverse_degree_grad", lambda dy, y: G.inverse_degree_grad_p(dy, y, root=True) - G.inverse_degree_grad_p(dy, y, root=False), lambda dy, y: dy * (y * y - y**3 / 2),
+           same_shape, "inverse_degree_grad_p"),
     OpCase("gcn_norm", sg.gcn_norm, ref_gcn_norm, lambda d: square(d, low=0.1), None, FORMATS,
            huge=lambda d: ((d.huge(),), {}), errors=(
         (lambda: sg.gcn_norm(sg.coo([[0], [0]], [1.0], (2, 3))), sg.ShapeError, "gcn_norm: A must be a square matrix"),

@@ -32,6 +32,7 @@ from sparsegrad.backends.steps import (
 )
 from sparsegrad.errors import PatternError
 from sparsegrad.structure import plan
+from sparsegrad.structure.arrays import Runs
 from sparsegrad.structure.pattern import Pattern
 
 REFERENCE = Backend()
@@ -504,19 +505,22 @@ def test_spans(be, index):
 
 @pytest.mark.parametrize("be", FAST)
 @pytest.mark.parametrize("index", ["i4", "i8"])
-def test_take_lines(be, index):
+@pytest.mark.parametrize("dtype", [*FLOATS, *OTHERS])
+def test_runs_of_lines(be, index, dtype):
     rng = np.random.default_rng(2)
-    for m, k in ((1, 0), (1, 3), (40, 7), (900, 9000)):
+    for m, k, tail in ((1, 0, ()), (1, 3, (2,)), (40, 7, (3, 5)), (40, 7, (0,)), (900, 9000, ())):
         indptr = np.concatenate(([0], np.cumsum(rng.integers(0, 9, m)))).astype(index)
-        minor, ids = rng.integers(0, 50, indptr[-1]).astype(index), rng.integers(0, m, k)
-        lines = [np.arange(indptr[i], indptr[i + 1]) for i in ids]
-        want = np.concatenate([*lines, np.zeros(0, int)])
-        for backend in (be, REFERENCE):
-            with Unchanged(indptr, minor, ids):
-                offsets, entries, taken = backend.take_lines(indptr, minor, ids)
-            np.testing.assert_array_equal(np.diff(offsets), [line.size for line in lines])
-            np.testing.assert_array_equal(entries, want)
-            np.testing.assert_array_equal(taken, minor[want])
+        ids = rng.integers(0, m, k)
+        want = [np.arange(indptr[i], indptr[i + 1]) for i in ids]
+        with Unchanged(indptr, ids):
+            starts, offsets = be.line_runs(indptr, ids)
+        runs = Runs(starts, offsets)
+        np.testing.assert_array_equal(np.diff(offsets), [line.size for line in want])
+        np.testing.assert_array_equal(runs.positions, np.concatenate([*want, np.zeros(0, int)]))
+        for x in layouts(whole(rng, (indptr[-1], *tail), dtype)):
+            with Unchanged(x, starts, offsets):
+                same(be.take_runs(x, runs), x[runs.positions])
+                same(REFERENCE.take_runs(x, runs), x[runs.positions])
 
 
 @pytest.mark.parametrize("be", FAST)

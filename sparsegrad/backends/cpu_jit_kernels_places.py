@@ -17,7 +17,7 @@ from sparsegrad.backends.cpu_jit_vector import (
     zero,
 )
 
-_AHEAD = 8  # lines between fetching and copying one
+_AHEAD = 8  # runs between fetching and copying one
 
 
 @kernel(">n1 n <I1 <I1 >I1", "I")
@@ -39,46 +39,44 @@ def spans(ticket, tasks, starts, offsets, out):
             low += 1
 
 
-@kernel("<I1 <n1 >I1", "I")
-def line_offsets(indptr, ids, offsets):
-    """offsets (k + 1,) of the lines `ids` one behind the other; their end, which may not fit."""
+@kernel("<I1 <n1 >I1 >I1", "I")
+def line_runs(indptr, ids, starts, offsets):
+    """starts (k,) and offsets (k + 1,) of the lines `ids`; returns their end, which may not fit."""
     total = int64(0)
     offsets[0] = 0
-    for i in range(ids.size):
+    for i in range(uint64(ids.size)):
         line = uint64(ids[i])
+        starts[i] = indptr[line]
         total += int64(indptr[line + uint64(1)]) - int64(indptr[line])
-        offsets[i + 1] = total
+        offsets[i + uint64(1)] = total
     return total
 
 
-@kernel(">n1 n <I1 <I1 <n1 <I1 >I1 >I1", "I")
-def take_lines(ticket, tasks, indptr, minor, ids, offsets, entries, taken):
-    """entries, taken (offsets[-1],) = positions and minor ids of the lines `ids`."""
-    n, lines, fetch = int64(taken.size), int64(ids.size), far(minor)
-    words, step = lanes(zero(minor)), int64(lanes(zero(minor)))
-    last = int64(minor.size) - step  # the last place of a whole vector
+@kernel(">n1 n n <I1 <I1 <K1 >K1", "KI")
+def take_runs(ticket, tasks, w, starts, offsets, x, out):
+    """out = the rows of x in the runs, w words of 4 or 8 bytes each."""
+    n, runs, fetch, step = int64(offsets[-1]), int64(starts.size), far(x), int64(lanes(zero(x)))
+    last = int64(x.size) - step  # the last place of a whole vector
     while True:
         t = draw(ticket)
         if t >= tasks:
             return
         e, end = t * n // tasks, (t + 1) * n // tasks
-        low = run_of(offsets, e)
-        while e < end:
-            if fetch and low + _AHEAD < lines:
-                prefetch(minor, uint64(indptr[uint64(ids[low + _AHEAD])]))
-            source = int64(indptr[uint64(ids[low])]) + e - int64(offsets[low])
-            stop = min(end, int64(offsets[low + 1]))
-            # Vectors write beyond a short line, where the next one comes: lengths that cannot be
+        i, to, end = run_of(offsets, e), e * w, end * w
+        while to < end:
+            if fetch and i + _AHEAD < runs:
+                prefetch(x, uint64(int64(starts[i + _AHEAD]) * w))
+            source = int64(starts[i]) * w + to - int64(offsets[i]) * w
+            stop = min(end, int64(offsets[i + 1]) * w)
+            # Vectors write beyond a short run, where the next one comes: lengths that cannot be
             # foreseen then cost nothing. Not beyond the share of this task.
-            while e < stop and e + step <= end and source <= last:
-                store(taken, uint64(e), load(zero(minor), minor, uint64(source)))
-                for j in range(words):
-                    entries[uint64(e) + j] = uint64(source) + j
-                e, source = e + step, source + step
-            while e < stop:
-                entries[uint64(e)], taken[uint64(e)] = source, minor[uint64(source)]
-                e, source = e + 1, source + 1
-            e, low = stop, low + 1
+            while to < stop and to + step <= end and source <= last:
+                store(out, uint64(to), load(zero(x), x, uint64(source)))
+                to, source = to + step, source + step
+            while to < stop:
+                out[uint64(to)] = x[uint64(source)]
+                to, source = to + 1, source + 1
+            to, i = stop, i + 1
 
 
 @kernel(">n1 n <I1 <I1 <K1 <K1 >I1", "IK")

@@ -9,7 +9,7 @@ import numpy as np
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
-from sparsegrad.backends.cpu_jit_calls import I8, NONE, kernel_of, same_index, tasks_of
+from sparsegrad.backends.cpu_jit_calls import I4, I8, LINE, NONE, kernel_of, same_index, tasks_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, get_num_threads, launch
 
 __all__ = ["CpuJitPlaces", "close_gaps", "row_cuts", "running"]
@@ -37,22 +37,34 @@ class CpuJitPlaces(Cpu):
         launch(kernel_of("spans", dtype), (tasks, *args), tasks, total)
         return out
 
-    def take_lines(self, indptr: Array, minor: Array, ids: Array) -> tuple[Array, Array, Array]:
+    def line_runs(self, indptr: Array, ids: Array) -> tuple[Array, Array]:
         # The size of the matrix decides: its other ops have loaded kernels by now.
-        many = ids.dtype == I8 and self._pays(minor.size, _MIN_PLACES)
-        lines = same_index(indptr, minor) if many else None
+        many = ids.dtype == I8 and self._pays(int(indptr[-1]), _MIN_PLACES)
+        lines = same_index(indptr) if many else None
         if lines is None:
-            return super().take_lines(indptr, minor, ids)
-        dtype, ids = minor.dtype, contiguous(ids, I8)
-        offsets = np.empty(ids.size + 1, dtype)
-        total = kernel_of("line_offsets", dtype)(lines[0], ids, offsets)
-        if total > np.iinfo(dtype).max:
-            return super().take_lines(indptr, minor, ids)
-        entries, taken = memory.empty((total,), dtype), memory.empty((total,), dtype)
-        tasks = tasks_of(total)
-        args = (tasks, *lines, ids, offsets, entries, taken)
-        launch(kernel_of("take_lines", dtype), args, tasks, 2 * total + ids.size)
-        return offsets, entries, taken
+            return super().line_runs(indptr, ids)
+        starts, offsets = np.empty(ids.size, indptr.dtype), np.empty(ids.size + 1, indptr.dtype)
+        kernel = kernel_of("line_runs", indptr.dtype)
+        total = kernel(*lines, contiguous(ids, I8), starts, offsets)
+        if total > np.iinfo(indptr.dtype).max:
+            return super().line_runs(indptr, ids)
+        return starts, offsets
+
+    def take_runs(self, x: Array, runs: Any) -> Array:
+        many = x.dtype.alignment in (4, 8) and x.size and self._pays(len(x), _MIN_PLACES)
+        served = many and x.flags.c_contiguous and x.flags.aligned
+        lists = same_index(runs.starts, runs.offsets) if served else None
+        if lists is None:
+            return super().take_runs(x, runs)
+        total = int(runs.offsets[-1])
+        out = memory.empty((total, *x.shape[1:]), x.dtype)
+        word = I8 if x.dtype.alignment == 8 else I4
+        source, target = x.reshape(-1).view(word), out.reshape(-1).view(word)
+        tasks = tasks_of(max(total, out.nbytes // LINE))
+        args = (tasks, source.size // len(x), *lists, source, target)
+        work = 2 * target.size + lists[0].size
+        launch(kernel_of("take_runs", word, lists[0].dtype), args, tasks, work)
+        return out
 
     def line_facts(self, indptr: Array, minor: Array) -> tuple[bool, bool]:
         many = minor.size and self._pays(minor.size, _MIN_SCAN)

@@ -12,6 +12,7 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops.shape import as_argument, as_axis, reshape_p, transpose
 from sparsegrad.structure import plan_rows
+from sparsegrad.structure.arrays import Runs
 
 __all__ = ["embedding", "take"]
 
@@ -157,6 +158,17 @@ def _take_rule(
 
 
 take_p.defvjp(x=_take_rule)
+
+
+@primitive(promote="none", passes_g=True)
+def take_runs_p(be: Any, x: Any, *, runs: Runs) -> Any:
+    """Rows of x (n, *D) in `runs` of them, one behind the other: (e, *D)."""
+    return be.take_runs(x, runs)
+
+
+take_runs_p.defvjp(
+    x=lambda g, runs, x_meta: _take_rule(g, runs.positions, False, None, False, x_meta)
+)
 put_rows_p.defvjp(x=lambda g, index, distinct: take_p(g, index=index, distinct=distinct))
 
 

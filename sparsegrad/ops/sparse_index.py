@@ -12,10 +12,11 @@ import numpy as np
 from sparsegrad import backends
 from sparsegrad.device import Device
 from sparsegrad.errors import PatternError, ShapeError, memory_for
-from sparsegrad.ops.index import getitem_p, raw_index, take, take_or_zero_p, take_p
+from sparsegrad.ops.index import getitem_p, raw_index, take, take_or_zero_p, take_p, take_runs_p
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import as_argument, as_axis, permute_p, reshape_p, unsqueeze
 from sparsegrad.structure import plan, plan_select
+from sparsegrad.structure.arrays import Runs
 from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["index_select", "sparse_mask"]
@@ -37,6 +38,8 @@ def sparse_getitem(A: Any, index: Any) -> Any:
     """
     if _is_mask(A, index):
         return _masked(A.coalesce(), index.coalesce())
+    if _is_array(index) and index.ndim == 1 and index.dtype.kind in "iu":  # of a mini-batch
+        return _lines(A, 0, _in_range(index, A.shape[0], 0, A.device))
     items = _expanded(A, index)
     used, cutoff = 0, len(items)
     for position, item in enumerate(items):
@@ -266,7 +269,9 @@ def selected(values: Any, chosen: plan_select.Select) -> Any:
     """Values on the pattern of a plan."""
     from sparsegrad.sparse_tensor import wrap
 
-    if chosen.entries is not None:
+    if isinstance(chosen.entries, Runs):
+        values = take_runs_p(values, runs=chosen.entries)
+    elif chosen.entries is not None:
         values = take_p(values, index=chosen.entries, distinct=chosen.distinct)
     return wrap(values, chosen.pattern)
 

@@ -15,6 +15,7 @@ __all__ = [
     "INT32_MAX",
     "Array",
     "Moves",
+    "Runs",
     "as_ids",
     "as_shape",
     "check_offsets",
@@ -63,6 +64,24 @@ class Moves:
     def back(self) -> Moves:
         """The way back."""
         return Moves(self.inverse, lambda: self.perm)
+
+
+class Runs:
+    """Entries starts[i], starts[i] + 1, ... of every run i, one run behind the other, of lengths
+    diff(offsets): starts (s,), offsets (s + 1,). They are listed when somebody asks for it."""
+
+    __slots__ = ("_positions", "offsets", "starts")
+
+    def __init__(self, starts: Array, offsets: Array) -> None:
+        self.starts, self.offsets, self._positions = starts, offsets, None
+
+    @property
+    def positions(self) -> Array:
+        """All of them (offsets[-1],)."""
+        if self._positions is None:
+            be = backends.for_array(self.starts)
+            self._positions = be.spans(self.starts, self.offsets)
+        return self._positions
 
 
 def as_shape(shape: Any) -> tuple[int, ...]:

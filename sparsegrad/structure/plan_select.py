@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from sparsegrad import backends
-from sparsegrad.structure.arrays import Array, index_dtype
+from sparsegrad.structure.arrays import Array, Runs, index_dtype
 from sparsegrad.structure.core import Core, Order
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import intersection, remember
@@ -51,7 +51,7 @@ class Select(NamedTuple):
     distinct: whether it is known that none of them comes twice."""
 
     pattern: Pattern
-    entries: Array | None
+    entries: Array | Runs | None
     distinct: bool = False
 
 
@@ -59,7 +59,7 @@ def assemble(
     fmt: str,
     coords: Sequence[Array],
     shape: tuple[int, ...],
-    index: Array | None = None,
+    index: Any = None,
     canonical: bool = False,
 ) -> Select:
     """Entries at `coords`, in any order, as a pattern in `fmt` (coo unless it is a matrix).
@@ -194,7 +194,9 @@ def _cut_compressed(pattern: Pattern, parts: tuple[Part, ...]) -> tuple[Pattern 
             index, ids = xp.arange(start, stop), ids[start:stop].copy()
         else:
             listed = rows.start + rows.step * xp.arange(len(rows))
-            indptr, index, ids = be.take_lines(indptr, ids, listed)
+            starts, indptr = be.line_runs(indptr, listed)
+            index = be.spans(starts, indptr)
+            ids = be.gather(ids, index)
     if minor != range(pattern.shape[1 - axis]):
         keep = _inside(ids, minor)
         kept = xp.flatnonzero(keep)
@@ -253,8 +255,12 @@ def _lines(pattern: Pattern, dim: int, ids: Array) -> Select:
         return assemble(pattern.format, coords, shape, index)
     be, fmt = pattern.core.backend, pattern.format
     indptr, other, positions = (pattern.T if dim else pattern).rows()
-    offsets, index, minor = be.take_lines(indptr, other, ids)
-    index = index if positions is None else be.gather(positions, index)
+    runs = Runs(*be.line_runs(indptr, ids))
+    offsets, minor = runs.offsets, be.take_runs(other, runs)
+    if positions is not None:
+        index = be.take_runs(positions, runs)
+    else:
+        index = runs.positions if across else runs
     if fmt == ("csr", "csc")[dim]:
         return Select(_compressed(fmt, shape, offsets, minor), index)
     coords = [minor]

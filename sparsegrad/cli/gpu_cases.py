@@ -164,6 +164,7 @@ CASES = (
     Case("csr of arrays", _from_arrays),
     Case("csr to csc", lambda t: t.matrix().to("csc")),
     Case("rows of sparse", lambda t: t.matrix()[3:20]),
+    Case("rows of sparse by index", lambda t: t.matrix()[t.ids(30, 9)]),
     Case("sparse to dense and back", lambda t: sg.to_sparse(t.matrix().to_dense() * 2)),
     Case("entries of dense", lambda t: sg.sparse_mask(t.leaf(30, 400), t.ones())),
     Case("sparse * dense", lambda t: t.matrix() * t.leaf(30, 1)),

@@ -173,15 +173,12 @@ MORE = {
         top_k[None,value] 7 1; top_k[None,magnitude] 7 1; top_k[0,value] 11 1;
         top_k[0,magnitude] 11 1; top_k[1,value] 12 1; top_k[1,magnitude] 12 1
     """,
-    "a formula of several steps on dense values": """
-        amax[sparse,3-D] 4 11
-    """,
     "several ops in a row, each of few launches": """
         symmetrize[max,bool] 5 0; where[sparse] 5 4; where[mask] 22 7;
         bitwise_and[sparse,sparse] 5 0; bitwise_or[sparse,sparse] 5 0;
         bitwise_xor[sparse,sparse] 5 0; logical_and[sparse,sparse] 5 0;
         logical_or[sparse,sparse] 5 0; logical_xor[sparse,sparse] 5 0; outer[dense,sparse] 9
-        6; row_normalize 4 6; gcn_norm 10 11; matrix_norm[sparse] 7 13
+        6; row_normalize 4 6; gcn_norm 10 11; matrix_norm[sparse] 7 9
     """,
     "rounds of pairs: exact at zeros, for derivatives of any order": """
         prod[sparse] 27 22; prod[stored] 30 22

@@ -136,18 +136,35 @@ def amax_p(xp: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) ->
 
 
 def _amax_rule(g: Any, x: Any, out: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    """Ties share the gradient equally; the count is exact and the division in float32 or wider,
-    since half precision stops counting at 2048."""
+    """Ties share the gradient equally."""
 
     def shared(g: Any, x: Any, out: Any, axis: tuple[int, ...]) -> Any:
         shape = _kept(x.shape, axis)
-        hit = x == reshape_p(out, shape=shape)
-        wide = dtypes.accumulator(x.dtype)
-        ties = sum_p(cast(hit, dtypes.int64), axis=axis, keepdims=True)  # a sum of bools: an "or"
-        weight = cast(hit, wide) / cast(ties, wide)
-        return reshape_p(g, shape=shape) * cast(weight, g.dtype)
+        fixed = {"x": x.data, "top": out.data.reshape(shape), "axis": axis}
+        return amax_grad_p(reshape_p(g, shape=shape), **fixed)
 
     return _by_rows("amax", g, axis, (x, out), shared)
+
+
+@primitive(promote="none")
+def amax_grad_p(be: Any, dy: Any, *, x: Any, top: Any, axis: tuple[int, ...]) -> Any:
+    """dy, of size 1 along `axis`, in equal shares to the elements of x that are `top`."""
+    hit = x == top
+    ties = hit.sum(axis=axis, keepdims=True, dtype="int64")
+    wide = be.convert(dy, dtypes.accumulator(dy.dtype))  # half precision stops counting at 2048
+    return be.convert(be.fused(_to_hits, wide, hit, ties), dy.dtype)
+
+
+def _to_hits(xp: Any, dy: Any, hit: Any, ties: Any) -> Any:
+    return hit * (dy / ties).astype(dy.dtype)
+
+
+def _amax_grad_rule(g: Any, x: Any, top: Any, axis: tuple[int, ...]) -> Any:
+    ones = as_argument("amax", backends.for_array(top).xp.ones_like(top))
+    return sum_p(g * amax_grad_p(ones, x=x, top=top, axis=axis), axis=axis, keepdims=True)
+
+
+amax_grad_p.defvjp(dy=_amax_grad_rule)
 
 
 @primitive(promote="none")

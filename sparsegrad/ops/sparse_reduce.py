@@ -74,6 +74,21 @@ def _grouped(A: Any, left: tuple[int, ...], values: Any) -> tuple[Groups, Any]:
     return plan, values
 
 
+def _in_runs(A: Any, split: _Split) -> tuple[Groups, Any, Any, int]:
+    """The plan of a reduction; values (nnz * each, *rest) and their runs, in which stands what is
+    reduced inside the values too; how many elements an entry brings along."""
+    plan, values = _grouped(A, split.left, A.values)
+    if not split.inner:
+        return plan, values, plan.indptr, 1
+    each = math.prod(values.shape[a] for a in split.inner)
+    order = sorted(range(values.ndim), key=lambda a: a > 0 and a not in split.inner)
+    if order != list(range(values.ndim)):
+        values = permute_p(values, axes=tuple(order))
+    values = reshape_p(values, shape=(A.nnz * each, *values.shape[1 + len(split.inner) :]))
+    key = ("runs of elements", split.left, each)
+    return plan, values, A.pattern.cached(key, lambda: plan.indptr * each), each
+
+
 def _placed(A: Any, split: _Split, plan: Groups, out: Any) -> Any:
     """One value a run (s, *D) as the result of shape `split.shape`."""
     if plan.pattern is None:
@@ -160,29 +175,27 @@ def _once(A: Any) -> Any:
 
 
 # ---- not linear --------------------------------------------------------------------------------
-def _absent(A: Any, split: _Split, include_zeros: bool) -> Any:
-    """How many absent zeros meet in each run (s,)."""
+def _absent(A: Any, split: _Split, include_zeros: bool, each: int = 1) -> Any:
+    """How many absent zeros meet in each run (s,), of `each` for an absent entry."""
 
     def build() -> Any:
-        counts = _counts(A, split).astype("int64")
-        return min(split.cells, 1 << 62) - counts if include_zeros else counts * 0
+        counts = _counts(A, split).astype("int64") * each
+        return min(split.cells * each, 1 << 62) - counts if include_zeros else counts * 0
 
-    return A.pattern.cached(("absent", split.left, include_zeros), build)
+    return A.pattern.cached(("absent", split.left, include_zeros, each), build)
 
 
 def sparse_amax(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
     """Largest cell, or largest stored entry without `include_zeros`."""
     A = _once(A)
     split = _split("amax", A, dim, keepdim)
-    values = amax_p(A.values, axis=split.inner) if split.inner else A.values
     if len(split.left) == A.sparse_dim:
-        return _entrywise(A, split, values)
-    absent = _absent(A, split, include_zeros)
-    plan, values = _grouped(A, split.left, values)
-    if include_zeros and split.cells == 0 and 0 not in split.shape:
+        return _entrywise(A, split, amax_p(A.values, axis=split.inner))
+    plan, values, indptr, each = _in_runs(A, split)
+    if (each == 0 or (include_zeros and split.cells == 0)) and 0 not in split.shape:
         raise ShapeError(f"amax: no maximum over an empty dimension of shape {A.shape}")
-    out = segment_amax_p(values, indptr=plan.indptr, absent=absent)
-    return _placed(A, split, plan, out)
+    absent = _absent(A, split, include_zeros, each)
+    return _placed(A, split, plan, segment_amax_p(values, indptr=indptr, absent=absent))
 
 
 def sparse_prod(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
@@ -228,19 +241,9 @@ def sparse_logsumexp(A: Any, dim: Any, keepdim: bool) -> Any:
     """log(sum(exp)) of stored entries: absent ones count as minus infinity; 0 where none is."""
     A = _once(A)
     split = _split("logsumexp", A, dim, keepdim)
-    values = A.values
-    rest = tuple(n for a, n in enumerate(values.shape) if a not in split.inner)
     if len(split.left) == A.sparse_dim:
-        return _entrywise(A, split, reshape_p(logsumexp_p(values, axis=split.inner), shape=rest))
-    plan, values = _grouped(A, split.left, values)
-    indptr = plan.indptr
-    if split.inner:  # in one run with the entries
-        each = math.prod(values.shape[a] for a in split.inner)
-        order = sorted(range(values.ndim), key=lambda a: a > 0 and a not in split.inner)
-        if order != list(range(values.ndim)):
-            values = permute_p(values, axes=tuple(order))
-        values = reshape_p(values, shape=(A.nnz * each, *rest[1:]))
-        indptr = A.pattern.cached(("inner", split.left, each), lambda: plan.indptr * each)
+        return _entrywise(A, split, logsumexp_p(A.values, axis=split.inner))
+    plan, values, indptr, _ = _in_runs(A, split)
     return _placed(A, split, plan, segment_logsumexp_p(values, indptr=indptr))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import sparsegrad as sg
 from op_db.case import FORMATS, OpCase, Sparse
 from op_db.samples import *  # noqa: F403
+from sparsegrad.ops import reduce as R
 
 
 def ref_logsumexp(x: np.ndarray, dim: Any, keepdim: bool = False) -> np.ndarray:
@@ -106,6 +107,8 @@ def shifted(a: Sparse, dim: int) -> np.ndarray:
 HUGE_ROWS = {"huge": lambda d: ((d.huge(),), {"dim": 1})}
 
 ROWS = [
+    OpCase("amax_grad", lambda dy, x: R.amax_grad_p(dy, x=x, top=x.max(1, keepdims=True), axis=(1,)), lambda dy, x: dy * (x == x.max(1, keepdims=True)) / np.array([[2], [1]]),
+           lambda d: iter([((d.dense(2, 1),), {"x": np.array([[3.0, 1.0, 3.0], [0.0, 5.0, 1.0]])})]), "amax_grad_p", bilinear=True),
     OpCase("amin", sg.amin, ref_reduce(np.min), nonempty_reductions, "amin_p", errors=(
         (lambda: sg.amin(sg.ones(0, 2), 0), sg.ShapeError, "amin: no minimum over an empty"),)),
     OpCase("prod", sg.prod, ref_reduce(np.prod), lambda d: (

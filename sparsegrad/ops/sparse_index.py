@@ -15,9 +15,10 @@ from sparsegrad.errors import PatternError, ShapeError, memory_for
 from sparsegrad.ops.index import getitem_p, raw_index, take, take_or_zero_p, take_p, take_runs_p
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import as_argument, as_axis, permute_p, reshape_p, unsqueeze
-from sparsegrad.structure import plan, plan_select
+from sparsegrad.structure import plan, plan_index
 from sparsegrad.structure.arrays import Runs
 from sparsegrad.structure.pattern import Pattern
+from sparsegrad.structure.plan_select import Select
 
 __all__ = ["index_select", "sparse_mask"]
 
@@ -72,8 +73,8 @@ def _masked(A: Any, mask: Any) -> Any:
     """The true cells of a mask, one after the other. On the very pattern of `A`, as A > 0 is,
     nothing has to be found."""
     if A.pattern.same_as(mask.pattern):
-        return selected(A.values, plan_select.marked(A.pattern, mask.values.data))
-    return selected(A.values, plan_select.masked(A.pattern, mask.pattern, mask.values.data))
+        return selected(A.values, plan_index.marked(A.pattern, mask.values.data))
+    return selected(A.values, plan_index.masked(A.pattern, mask.pattern, mask.values.data))
 
 
 def _is_array(item: Any) -> bool:
@@ -227,12 +228,12 @@ def _broadcast_sizes(items: list[Any]) -> tuple[int, ...]:
         raise IndexError(f"index: arrays of shapes {listed} do not broadcast") from None
 
 
-def _cut(A: Any, parts: tuple[plan_select.Part, ...]) -> Any:
+def _cut(A: Any, parts: tuple[plan_index.Part, ...]) -> Any:
     from sparsegrad.sparse_tensor import wrap
 
     if parts == tuple(map(range, A.pattern.shape)):
         return A
-    pattern, index = plan_select.cut(A.pattern, parts)
+    pattern, index = plan_index.cut(A.pattern, parts)
     values = take_p(A.values, index=index, distinct=True)
     return sum_p(values, axis=(0,)) if pattern is None else wrap(values, pattern)
 
@@ -249,7 +250,7 @@ def _cells(A: Any, dims: tuple[int, ...], arrays: list[Any], place: int) -> tupl
             order.insert(place, dims[0])
             out = permute_p(out, axes=tuple(order))
     else:
-        out = selected(A.values, plan_select.cells(A.pattern, dims, arrays, place))
+        out = selected(A.values, plan_index.cells(A.pattern, dims, arrays, place))
     if len(sizes) > 1:
         out = reshape_p(out, shape=(*out.shape[:place], *sizes, *out.shape[place + 1 :]))
     return out, len(sizes)
@@ -262,10 +263,10 @@ def _is_mesh(arrays: list[Any]) -> bool:
 
 
 def _lines(A: Any, dim: int, ids: Any) -> Any:
-    return selected(A.values, plan_select.lines(A.pattern, dim, ids))
+    return selected(A.values, plan_index.lines(A.pattern, dim, ids))
 
 
-def selected(values: Any, chosen: plan_select.Select) -> Any:
+def selected(values: Any, chosen: Select) -> Any:
     """Values on the pattern of a plan."""
     from sparsegrad.sparse_tensor import wrap
 

@@ -10,8 +10,10 @@ later, never those in use.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from sparsegrad.config import current
 
 __all__ = ["PoolCounts", "aligned", "clear", "counts", "empty", "kept_bytes", "owner"]
 
-_LEAST = 1 << 20  # bytes below which the C library recycles blocks itself
+_LEAST = 1 << 16  # bytes below which the C library keeps blocks itself
 _STEPS = 3  # size classes double in 2 ** _STEPS steps: a block is at most an eighth too large
 _LINE = 64  # bytes of a cache line, where blocks begin: a vector across two takes longer to load
 
@@ -50,20 +52,18 @@ class PoolCounts(NamedTuple):
 class _Block:
     """Memory of an array and its views; goes back to the pool with the last of them."""
 
-    __slots__ = ("__array_interface__", "memory")
-
-    def __init__(self, memory: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self.memory = memory
-        self.__array_interface__ = {
-            "version": 3,
-            "data": memory.__array_interface__["data"],
-            "shape": shape,
-            "typestr": dtype.str,
-        }
+    memory: np.ndarray
+    address: int
 
     def __del__(self) -> None:
         if _pool is not None:  # the interpreter is ending
-            _pool.give(self.memory)
+            _pool.give(self.memory, self.address)
+
+
+@cache
+def _of_size(size: int) -> Any:
+    """Blocks of so many bytes, to which NumPy gives access as to any buffer."""
+    return type("_Block", (_Block, ctypes.c_char * size), {})
 
 
 class _Pool:
@@ -71,28 +71,33 @@ class _Pool:
         # A block may come back in the middle of any of these, in the same thread: when garbage is
         # collected.
         self.lock = threading.RLock()
-        self.free: dict[int, list[np.ndarray]] = {}
+        self.free: dict[int, list[tuple[np.ndarray, int]]] = {}
         self.requests = self.hits = self.reused = self.kept = self.limit = 0
 
-    def take(self, nbytes: int) -> np.ndarray:
+    def array(self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An array of so many bytes, in a block that it gives back."""
         step = 1 << max(0, nbytes.bit_length() - 1 - _STEPS)
         size = -(-nbytes // step) * step
         with self.lock:
             self.limit = current.get().pool_size_limit
             self.requests += 1
             held = self.free.get(size)
-            if held:
-                memory = held.pop()
+            found = held.pop() if held else None
+            if found is not None:
                 self.kept -= size
                 self.hits += 1
                 self.reused += nbytes
-                return memory
-        return _aligned(size)
+        if found is None:
+            memory = _aligned(size)
+            found = memory, memory.ctypes.data
+        block = _of_size(size).from_address(found[1])
+        block.memory, block.address = found
+        return np.ndarray(shape, dtype, block)
 
-    def give(self, memory: np.ndarray) -> None:
+    def give(self, memory: np.ndarray, address: int) -> None:
         with self.lock:
             if self.kept + memory.size <= self.limit:
-                self.free.setdefault(memory.size, []).append(memory)
+                self.free.setdefault(memory.size, []).append((memory, address))
                 self.kept += memory.size
 
     def clear(self) -> None:
@@ -110,15 +115,15 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < _LEAST or not current.get().enable_memory_pool:
         return np.empty(shape, dtype)
-    return np.asarray(_Block(_pool.take(nbytes), shape, dtype))
+    return _pool.array(nbytes, shape, dtype)
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An empty array that begins with a cache line, from the pool where it is on."""
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
-    if current.get().enable_memory_pool:
-        return np.asarray(_Block(_pool.take(nbytes), shape, dtype))
+    if nbytes and current.get().enable_memory_pool:
+        return _pool.array(nbytes, shape, dtype)
     return _aligned(nbytes).view(dtype).reshape(shape)
 
 
@@ -138,7 +143,7 @@ def owner(array: Any) -> Any:
     True
     """
     base = array.base
-    return array if base is None or type(base) is _Block else base
+    return array if base is None or isinstance(base, _Block) else base
 
 
 def counts() -> PoolCounts:

@@ -190,6 +190,25 @@ def test_spmm(be, name, dtype, index):
 @pytest.mark.parametrize("be", FAST)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("activation", ["relu", "identity", "sigmoid"])
+def test_spmm_bias_act(be, name, dtype, activation):
+    rng = np.random.default_rng(0)
+    widths = [3, 24] if name == "long rows" else [1, 2, 3, 5, 16, 23, 77, 0]
+    for pattern in patterns(name):
+        for k in widths:
+            values, bias = whole(rng, pattern.nnz, dtype), whole(rng, k, dtype)
+            x = whole(rng, (pattern.shape[1], k), dtype)
+            with Unchanged(values, x, bias):
+                got = be.spmm_bias_act(pattern, values, x, bias, activation)
+            want = REFERENCE.spmm_bias_act(pattern, values, x, bias, activation)
+            assert got.shape == want.shape
+            atol = {"f2": 2e-3, "f4": 1e-6, "f8": 1e-14}[dtype] * (activation == "sigmoid")
+            np.testing.assert_allclose(got.astype("f8"), want.astype("f8"), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("index", ["i4", "i8"])
 def test_sddmm(be, name, dtype, index):
     rng = np.random.default_rng(1)

@@ -269,7 +269,7 @@ def test_warmup(monkeypatch):
     monkeypatch.setattr(cpu_jit_calls, "kernels", lambda: some)
     result = run("warmup")  # float32 and float64, each with two index dtypes; and one without any
     assert result.exit_code == 0 and re.fullmatch(
-        r"5 kernels are ready after \d+ s\n", result.stdout
+        r"6 kernels are ready after \d+ s\n", result.stdout
     )
 
 

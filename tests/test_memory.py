@@ -9,7 +9,7 @@ import pytest
 import sparsegrad as sg
 from sparsegrad import memory
 
-SIZE = 1 << 18  # float32: one MiB, the least that is pooled
+SIZE = 1 << 14  # float32: 64 KiB, the least that is pooled
 
 
 @pytest.fixture(autouse=True)

@@ -43,6 +43,7 @@ from sparsegrad.backends.cpu_jit_random import CpuJitRandom
 from sparsegrad.backends.cpu_jit_segments import CpuJitSegments
 from sparsegrad.backends.cpu_jit_steps import CpuJitSteps
 from sparsegrad.backends.cpu_jit_tiles import spmm_tiles
+from sparsegrad.backends.dense import ACTIVATIONS, Dense
 from sparsegrad.dtypes import kind
 
 __all__ = ["MIN_PRODUCT", "CpuJit", "get_num_threads", "row_plan", "set_num_threads", "warmup"]
@@ -81,9 +82,24 @@ class CpuJit(
         return work >= least or self.always
 
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
+        return self._spmm(pattern, values, x, None)[0]
+
+    def spmm_bias_act(
+        self, pattern: Any, values: Array, x: Array, bias: Array, activation: str
+    ) -> Array:
+        if x.dtype.char not in "fd" or activation == "tanh":  # NumPy's has vector code
+            return super().spmm_bias_act(pattern, values, x, bias, activation)
+        then = ACTIVATIONS.index(activation), contiguous(bias, x.dtype)
+        out, done = self._spmm(pattern, values, x, then)
+        return out if done else self.bias_act(out, bias, activation)
+
+    def _spmm(
+        self, pattern: Any, values: Array, x: Array, then: tuple[int, Array] | None
+    ) -> tuple[Array, bool]:
+        """`spmm`; and whether the rows went through the activation and with the bias `then`."""
         nnz = pattern.nnz
         if not self._pays(nnz * math.prod(x.shape[1:]), MIN_PRODUCT):
-            return super().spmm(pattern, values, x)
+            return super().spmm(pattern, values, x), False
         wide, (m, n) = wide_of(x.dtype), pattern.shape
         if (
             wide is None
@@ -92,12 +108,12 @@ class CpuJit(
             or len(x) != n
             or values.shape != (nnz, *x.shape[1:-1])
         ):
-            return super().spmm(pattern, values, x)
+            return super().spmm(pattern, values, x), False
         if (out := nearly_full.spmm(pattern, values, x)) is not None:
-            return out
+            return out, False
         heads, k = math.prod(x.shape[1:-1]), x.shape[-1]
         if not nnz or not heads * k:
-            return np.zeros((m, *x.shape[1:]), dtype=x.dtype)
+            return np.zeros((m, *x.shape[1:]), dtype=x.dtype), False
         step, given = 1, values
         if values.strides[0] == 0 and nnz > 1:  # one value for all entries, stored once
             values, step = values[:1], 0
@@ -111,24 +127,28 @@ class CpuJit(
         if heads == 1:
             out = spmm_tiles(self, pattern, scalars[:, 0], step, dense[:, 0])
             if out is not None:
-                return result(out, x.dtype, (m, *x.shape[1:]))
+                return result(out, x.dtype, (m, *x.shape[1:])), False
         if (few := _scatter_plan(pattern, heads * width * wide.itemsize)) is not None:
             parts = np.empty((len(few[0]) - 1, m, heads, width), dtype=wide)
             kernel = kernel_of("spmm_scattered", wide, few[1].dtype)
             work = product_work(nnz, heads * width)
             launch(kernel, (*few, scalars, step, dense, parts), len(parts), work)
-            return result(parts.sum(axis=0)[..., :k], x.dtype, (m, *x.shape[1:]))
+            return result(parts.sum(axis=0)[..., :k], x.dtype, (m, *x.shape[1:])), False
         if (plan := row_plan(pattern)) is None:
-            return super().spmm(pattern, given, x)
+            return super().spmm(pattern, given, x), False
         indptr, indices, positions, cuts, carried = plan
         if positions.size >= _MIN_KEPT and heads * step == 1:
             known = pattern.cached("kept values", KeptValues)
             if (kept := known.moved(scalars[:, 0], positions, self.gather)) is not None:
                 scalars, positions = kept[:, None], positions[:0]
         entries = (indptr, indices, positions, cuts, carried)
-        out = _row_product(entries, scalars, step, dense, (*x.shape[1:-1], width))
+        then = then if heads == 1 else None
+        out = _row_product(entries, scalars, step, dense, (*x.shape[1:-1], width), then)
+        if then is not None and carried.size:
+            whole = np.unique(cuts[carried, 0] - 1)
+            out[whole] = Dense.bias_act(self, out[whole], then[1], ACTIVATIONS[then[0]])
         out = out if width == k else out[..., :k]
-        return result(out, x.dtype, (m, *x.shape[1:]))
+        return result(out, x.dtype, (m, *x.shape[1:])), then is not None
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
         plan, arrays = self._segments(values, indptr), same_index(indptr, perm)
@@ -174,14 +194,22 @@ class CpuJit(
 
 
 def _row_product(
-    plan: tuple[Array, ...], values: Array, step: int, x: Array, dims: tuple[int, ...]
+    plan: tuple[Array, ...],
+    values: Array,
+    step: int,
+    x: Array,
+    dims: tuple[int, ...],
+    then: tuple[int, Array] | None = None,
 ) -> Array:
-    """A @ x of a row plan of A (m, n) and x (n, H, k), as (m, *dims)."""
+    """A @ x of a row plan of A (m, n) and x (n, H, k), as (m, *dims). `then`: an activation and a
+    bias for the rows that are in one chunk."""
     indptr, indices, positions, cuts, carried = plan
     m, (_, heads, k) = indptr.size - 1, x.shape
     rows = m + len(cuts) * bool(carried.size)
     out = memory.empty((rows, *dims), x.dtype)
-    args = (cuts, indptr, indices, positions, values, step, x, out.reshape(rows, heads, k))
+    to = out.reshape(rows, heads, k)
+    act, bias = (0, np.empty(0, x.dtype)) if then is None else then
+    args = (cuts, indptr, indices, positions, values, step, x, act, bias, to)
     kernel = kernel_of(_spmm_kernel(heads, k, k * x.itemsize), x.dtype, indptr.dtype)
     work = product_work(indices.size, heads * k)
     launch(kernel, args, len(cuts) - 1, work + out.size)

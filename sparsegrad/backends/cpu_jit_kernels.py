@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from numba import int64, uint64
 
+from sparsegrad.backends.cpu_jit_kernels_bias import tiled
+from sparsegrad.backends.cpu_jit_kernels_spmm import SPMM, finish_chunk
 from sparsegrad.backends.cpu_jit_vector import draw, kernel, place
 
 
@@ -39,13 +41,13 @@ def cut_rows(indptr, n, split, cuts):
 
 
 # ---- products of one column ----------------------------------------------------------------------
-@kernel(">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3")
-def spmv(ticket, cuts, indptr, indices, positions, values, step, x, out):
+@kernel(SPMM)
+def spmv(ticket, cuts, indptr, indices, positions, values, step, x, kind, bias, out):
     """`spmm` for k = 1: sums along the entries instead of across the columns."""
     m = indptr.size - 1
     permuted = positions.size > 0
     by, one, heads = uint64(step), uint64(1), uint64(x.shape[1])
-    xs, scales, outs = x.ravel(), values.ravel(), out.ravel()
+    xs, scales, outs, biases = x.ravel(), values.ravel(), out.ravel(), tiled(bias)
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
@@ -67,6 +69,8 @@ def spmv(ticket, cuts, indptr, indices, positions, values, step, x, out):
                         total += scales[entry * by] * xs[uint64(indices[entry])]
                         entry += one
                 outs[uint64(i if i >= owned else m + t)] = total
+            if biases.size > 0:
+                finish_chunk(t, cuts, indptr, kind, biases, outs, 1)
             continue
         for i in range(owned - lead, cuts[t + 1, 0]):
             begin = uint64(max(int64(indptr[i]), first))
@@ -78,3 +82,5 @@ def spmv(ticket, cuts, indptr, indices, positions, values, step, x, out):
                     scale = scales[place(positions, entry, by * heads) + h]
                     total += scale * xs[uint64(indices[entry]) * heads + h]
                 outs[row + h] = total
+        if biases.size > 0:
+            finish_chunk(t, cuts, indptr, kind, biases, outs, bias.size)

@@ -1,5 +1,6 @@
-"""Numba kernels: a bias and an activation, a pass over rows (n, m). A task is a run of `chunk`
-rows; `kind` is the place of the activation in `dense.ACTIVATIONS`.
+"""Numba kernels: a bias and an activation, a pass over rows (n, m), or at the end of a kernel that
+makes them. A task is a run of `chunk` rows; `kind` is the place of the activation in
+`dense.ACTIVATIONS`.
 
 Several short rows are taken as one, beside as many copies of the bias: whole vectors of any width.
 """
@@ -20,27 +21,51 @@ def _together(width):
     return max(1, _LONG // width)
 
 
+@inlined(FAST)
+def tiled(bias):
+    """The bias of as many rows as are taken as one."""
+    out = np.empty(_together(max(1, bias.size)) * bias.size, bias.dtype)
+    for j in range(out.size):
+        out[j] = bias[j % bias.size]
+    return out
+
+
+@inlined(FAST)
+def finish(kind, biases, rows):
+    """rows = activation(rows + bias), flat: relu, the logistic function, or nothing. `biases`: see
+    `tiled`. In place: with another output, vector code would have to know that it is another."""
+    F = rows.dtype.type
+    for a in range(0, rows.size, biases.size):
+        row = rows[a : a + biases.size]
+        if kind == 0:
+            for j in range(row.size):
+                v = row[j] + biases[j]
+                row[j] = F(0) if v <= F(0) else v  # NaN stays
+        elif kind == 1:
+            for j in range(row.size):
+                row[j] = F(1) / (F(1) + _exp(-(row[j] + biases[j])))
+        else:
+            for j in range(row.size):
+                row[j] += biases[j]
+
+
 @kernel(">n1 n n <F2 <F1 >F2", "F")
 def bias_act(ticket, chunk, kind, x, bias, out):
-    """out (n, m) = activation(x + bias): relu, the logistic function, or nothing."""
+    """out (n, m) = activation(x + bias)."""
     F, n, width = x.dtype.type, x.shape[0], x.shape[1]
-    tasks, some = (n + chunk - 1) // chunk, _together(width)
-    xs, outs = x.ravel(), out.ravel()
-    biases = np.empty(some * width, x.dtype)
-    for j in range(biases.size):
-        biases[j] = bias[j % width]
+    tasks, xs, outs, biases = (n + chunk - 1) // chunk, x.ravel(), out.ravel(), tiled(bias)
     while True:
         t = draw(ticket)
         if t >= tasks:
             return
-        stop = min((t + 1) * chunk, n) * width
-        for a in range(t * chunk * width, stop, some * width):
-            b = min(a + some * width, stop)
+        end = min((t + 1) * chunk, n) * width
+        for a in range(t * chunk * width, end, biases.size):
+            b = min(a + biases.size, end)
             row, line = xs[a:b], outs[a:b]
             if kind == 0:
                 for j in range(row.size):
                     v = row[j] + biases[j]
-                    line[j] = F(0) if v <= F(0) else v  # NaN stays
+                    line[j] = F(0) if v <= F(0) else v
             elif kind == 1:
                 for j in range(row.size):
                     line[j] = F(1) / (F(1) + _exp(-(row[j] + biases[j])))

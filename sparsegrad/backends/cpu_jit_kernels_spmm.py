@@ -2,7 +2,9 @@
 
 All but the last take the same arguments and compute out (m, H, k) = A @ x. values (nnz, H), or
 (1, H) with step 0. The values of entry e are at positions[e], or at e if there are no positions.
-What chunk t finds of a row that began in an earlier chunk goes to row m + t of `out`.
+What chunk t finds of a row that began in an earlier chunk goes to row m + t of `out`. With a `bias`
+(H k,), rows that are whole become activation(row + bias) while they are in the cache; see
+`cpu_jit_kernels_bias.finish`.
 
 A row that whole vectors do not divide is covered by vectors that overlap: what lies in two of them
 is computed twice, and no loop over single columns is left. The functions that walk a chunk are
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from numba import int64, uint64
 
+from sparsegrad.backends.cpu_jit_kernels_bias import finish, tiled
 from sparsegrad.backends.cpu_jit_vector import (
     HALF,
     SHORT,
@@ -38,11 +41,20 @@ from sparsegrad.backends.cpu_jit_vector import (
 _AHEAD = uint64(8)  # entries between fetching a row of x and using it
 _AHEAD_NARROW = uint64(16)  # the same where that row is one or two vectors
 _1, _2 = uint64(1), uint64(2)
-_SHAPE = ">n1 <n2 <I1 <I1 <I1 <F2 n <F3 >F3"
+SPMM = ">n1 <n2 <I1 <I1 <I1 <F2 n <F3 n <F1 >F3"
 
 
-@kernel(_SHAPE)
-def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
+@inlined(set())
+def finish_chunk(t, cuts, indptr, kind, biases, outs, width):
+    """The last pass over the rows of a chunk that have all of their entries in it."""
+    owned, stop = cuts[t, 0], cuts[t + 1, 0]
+    if stop > owned and indptr[stop] > cuts[t + 1, 1]:
+        stop -= 1
+    finish(kind, biases, outs[owned * width : stop * width])
+
+
+@kernel(SPMM)
+def spmm(ticket, cuts, indptr, indices, positions, values, step, x, kind, bias, out):
     """Rows of more than two wide vectors a head: four at a time, the rest by two or one."""
     m, heads, k = uint64(indptr.size - 1), uint64(x.shape[1]), uint64(x.shape[2])
     xs, outs = x.ravel(), out.ravel()
@@ -51,6 +63,7 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
     two, three, four = uint64(2) * wide, uint64(3) * wide, uint64(4) * wide
     scales = values.ravel()
     far_x, far_values = far(x), positions.size > 0 and far(values)
+    biases = tiled(bias)
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
@@ -106,14 +119,16 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, out):
                     store(outs, row + j0, c0)
                     store(outs, row + j1, c1)
             i += _1
+        if biases.size > 0:
+            finish_chunk(t, cuts, indptr, kind, biases, outs, int64(stride))
 
 
-@kernel(_SHAPE)
-def spmm_narrow(ticket, cuts, indptr, indices, positions, values, step, x, out):
+@kernel(SPMM)
+def spmm_narrow(ticket, cuts, indptr, indices, positions, values, step, x, kind, bias, out):
     """Rows of at most two wide vectors and at least a short one, without heads."""
     k = uint64(x.shape[2])
     wide, half = uint64(WIDE // x.itemsize), uint64(HALF // x.itemsize)
-    short = uint64(SHORT // x.itemsize)
+    short, biases, outs = uint64(SHORT // x.itemsize), tiled(bias), out.ravel()
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
@@ -130,6 +145,8 @@ def spmm_narrow(ticket, cuts, indptr, indices, positions, values, step, x, out):
             _two_vectors(zero_short(x), t, cuts, indptr, indices, positions, values, step, x, out)
         else:
             _one_vector(zero_short(x), t, cuts, indptr, indices, positions, values, step, x, out)
+        if biases.size > 0:
+            finish_chunk(t, cuts, indptr, kind, biases, outs, int64(k))
 
 
 # Two entries at a time, each with its own sum: a single one would wait for every addition.
@@ -203,12 +220,12 @@ def _two_vectors(none, t, cuts, indptr, indices, positions, values, step, x, out
         i += _1
 
 
-@kernel(_SHAPE)
-def spmm_few(ticket, cuts, indptr, indices, positions, values, step, x, out):
+@kernel(SPMM)
+def spmm_few(ticket, cuts, indptr, indices, positions, values, step, x, kind, bias, out):
     """Rows of two or three numbers, which no vector is as short as, without heads."""
     m, k, by, nnz = uint64(indptr.size - 1), uint64(x.shape[2]), uint64(step), uint64(indices.size)
     xs, outs, scales, third = x.ravel(), out.ravel(), values.ravel(), uint64(x.shape[2]) - _1
-    far_x = far(x)
+    far_x, biases = far(x), tiled(bias)
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
@@ -233,12 +250,14 @@ def spmm_few(ticket, cuts, indptr, indices, positions, values, step, x, out):
             outs[row + _1] = c1
             outs[row + third] = c2
             i += _1
+        if biases.size > 0:
+            finish_chunk(t, cuts, indptr, kind, biases, outs, int64(k))
 
 
-@kernel(_SHAPE)
-def spmm_heads(ticket, cuts, indptr, indices, positions, values, step, x, out):
+@kernel(SPMM)
+def spmm_heads(ticket, cuts, indptr, indices, positions, values, step, x, kind, bias, out):
     """As `spmm_narrow`, with several heads: four of them in one pass over the entries of a row."""
-    k = uint64(x.shape[2])
+    k, biases, outs = uint64(x.shape[2]), tiled(bias), out.ravel()
     wide, half = uint64(WIDE // x.itemsize), uint64(HALF // x.itemsize)
     while True:
         t = draw(ticket)
@@ -250,6 +269,8 @@ def spmm_heads(ticket, cuts, indptr, indices, positions, values, step, x, out):
             _four_heads(zero_half(x), t, cuts, indptr, indices, positions, values, step, x, out)
         else:
             _four_heads(zero_short(x), t, cuts, indptr, indices, positions, values, step, x, out)
+        if biases.size > 0:
+            finish_chunk(t, cuts, indptr, kind, biases, outs, bias.size)
 
 
 @inlined(set())

@@ -27,9 +27,12 @@ class CudaFused(Backend):
         if out.size:
             words = _WORDS[min(x.itemsize, 8)]
             flat = out.reshape(-1).view(words)
-            x = cupy.ascontiguousarray(x).reshape(-1).view(words)
-            _gather_or_zero(x, index, flat.size // index.size, flat)
+            rows = cupy.ascontiguousarray(x).reshape(-1).view(words)
+            _gather_or_zero(rows, index, len(x), flat.size // index.size, flat)
         return out
+
+    def bias_act(self, x: Array, bias: Array, activation: str) -> Array:
+        return _fused(Backend.bias_act, self, x, bias, activation=activation)
 
     def relu_grad(self, g: Array, y: Array) -> Array:
         return _fused(Backend.relu_grad, self, g, y)
@@ -62,11 +65,11 @@ class CudaFused(Backend):
 # Rows of any dtype are words.
 _WORDS = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
 _gather_or_zero = cupy.ElementwiseKernel(
-    "raw T x, raw I index, int64 width",
+    "raw T x, raw I index, int64 rows, int64 width",
     "T out",
     """
     const long long row = index[width == 1 ? i : i / width];
-    out = row < 0 ? T(0) : x[width == 1 ? row : row * width + i % width];
+    out = row >= rows ? T(0) : x[width == 1 ? row : row * width + i % width];
     """,
     "sg_gather_or_zero",
 )

@@ -55,6 +55,16 @@ class Dense:
         out *= 0.5
         return out
 
+    def spmm_bias_act(
+        self, pattern: Any, values: Array, x: Array, bias: Array, activation: str
+    ) -> Array:
+        """`bias_act` of A @ x, for values (nnz,) of a pattern (m, n) and x (n, k): (m, k)."""
+        return self.bias_act(self.spmm(pattern, values, x), bias, activation)
+
+    def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
+        """Sparse @ dense; see `Backend`."""
+        raise NotImplementedError
+
     def bias_act_grad(self, g: Array, y: Array, activation: str) -> tuple[Array, Array]:
         """Gradients of `bias_act` to x (n, m) and to bias (m,), for g and its result y (n, m), of
         any activation but "identity"."""

@@ -92,7 +92,7 @@ def _indexing(t: Inputs) -> sg.Tensor:
 def _layers(t: Inputs) -> sg.Tensor:
     x, weight, bias = t.leaf(30, 20), t.leaf(10, 20), t.leaf(10)
     out = sg.linear(x, weight, bias)
-    sparse = sg.bias_act(t.matrix(30, 30) @ out, bias, activation="relu")
+    sparse = sg.spmm(t.matrix(30, 30), sg.bias_act(out, bias, "tanh"), bias=bias, activation="relu")
     return _joined(t, sg.layer_norm(out, (10,), t.leaf(10), t.leaf(10)), out @ out.T, sparse)
 
 

@@ -74,8 +74,7 @@ class GCNConv(Module):
                 f"GCNConv: expected x (n, {self.in_features}) and A_hat (n, n), got "
                 f"{tuple(x.shape)} and {tuple(A_hat.shape)}"
             )
-        out = A_hat @ (x @ self.weight)
-        return ops.bias_act(out, self.bias, self.activation)
+        return ops.spmm(A_hat, x @ self.weight, bias=self.bias, activation=self.activation)
 
     def extra_repr(self) -> str:
         then = f", activation={self.activation!r}" if self.activation else ""

@@ -52,12 +52,7 @@ def bias_act_grad_p(be: Any, dy: Any, y: Any, *, activation: str) -> Any:
 
 
 def _bias_act_rule(g: Any, out: Any, activation: str, needs: tuple[bool, bool]) -> Any:
-    if activation == "identity":
-        return g, g
-    if g._is_sparse or not needs[1]:
-        dx = _SLOPES[activation](g, out)
-        return dx, dx
-    return bias_act_grad_p(g, out, activation=activation)
+    return back_to_sum(g, out, activation, needs[1])
 
 
 bias_act_p.defvjp(("x", "bias"), _bias_act_rule, sparse_g=True)
@@ -93,17 +88,35 @@ def bias_act(x: Any, bias: Any, activation: str | None = None) -> Any:
 
 def biased(x: Any, bias: Any, activation: str | None) -> Any:
     """`bias_act` of arguments that fit, in the dtype of `x`: a product in 16 bits stays one."""
-    if bias is not None:
-        bias = cast(bias, x.dtype)
-        if not x._is_sparse and dtypes.kind(x.dtype) == "f":
-            rows = x if x.ndim == 2 else reshape_p(x, shape=(-1, *bias.shape))
-            first = activation if activation in _SLOPES else "identity"
-            out = bias_act_p(rows, bias, activation=first)
-            x = out if rows is x else reshape_p(out, shape=x.shape)
-            activation = None if activation in _SLOPES else activation
-        else:
-            x = x + bias
-    return x if activation is None else _FUNCTIONS[activation](x)
+    first, then = one_pass(activation)
+    if bias is None:
+        return x if activation is None else _FUNCTIONS[activation](x)
+    bias = cast(bias, x.dtype)
+    if x._is_sparse or dtypes.kind(x.dtype) != "f":
+        x = x + bias
+        return x if activation is None else _FUNCTIONS[activation](x)
+    rows = x if x.ndim == 2 else reshape_p(x, shape=(-1, *bias.shape))
+    out = bias_act_p(rows, bias, activation=first)
+    return then(out if rows is x else reshape_p(out, shape=x.shape))
+
+
+def one_pass(activation: str | None) -> tuple[str, Callable[[Any], Any]]:
+    """What a backend does in one pass with a bias, and what is left to do."""
+    if activation in _SLOPES:
+        return activation, lambda x: x
+    return "identity", (lambda x: x) if activation is None else _FUNCTIONS[activation]
+
+
+def back_to_sum(g: Any, out: Any, activation: str, bias: bool) -> tuple[Any, Any]:
+    """Gradients to x, or what broadcasts to it, and to the bias where that needs one: of
+    out = activation(x + bias)."""
+    if activation == "identity":
+        return g, g
+    if g._is_sparse or not bias:
+        dx = _SLOPES[activation](g, out)
+        return dx, dx
+    dx, db = bias_act_grad_p(g, out, activation=activation)
+    return dx, db
 
 
 def check_activation(op: str, activation: str | None) -> None:

@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from sparsegrad.dtypes import kind
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, ShapeError
+from sparsegrad.ops.bias import back_to_sum, biased, check_activation, one_pass
 from sparsegrad.ops.dense_matmul import matmul, matmul_p
-from sparsegrad.ops.elementwise import scaled_sum_p
+from sparsegrad.ops.elementwise import cast, scaled_sum_p
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.shape import (
     as_argument,
@@ -80,8 +82,34 @@ spmm_mean_p.defvjp(
 )
 
 
+@primitive
+def spmm_bias_act_p(
+    be: Any, values: Any, x: Any, bias: Any, *, pattern: Any, activation: str
+) -> Any:
+    """activation(A @ x + bias): values (nnz,), x (n, k), bias (k,) -> (m, k)."""
+    return be.spmm_bias_act(pattern, values, x, bias, activation)
+
+
+def _layer_rule(
+    g: Any, out: Any, values: Any, x: Any, pattern: Any, activation: str, needs: tuple[bool, ...]
+) -> Any:
+    back, to_bias = back_to_sum(g, out, activation, needs[2])
+    if hasattr(g, "passed_on"):
+        back = g.passed_on(back)
+    to_x = _spmm_x_rule(back, values, pattern) if needs[1] else None
+    if not needs[0]:
+        return None, to_x, to_bias
+    back = back._densify("backward of spmm") if back._is_sparse else back
+    return sddmm_p(back, x, pattern=pattern), to_x, to_bias
+
+
+spmm_bias_act_p.defvjp(("values", "x", "bias"), _layer_rule, sparse_g=True)
+
+
 # ---- public names ------------------------------------------------------------------------------
-def spmm(A: Any, x: Any, reduce: str = "sum") -> Any:
+def spmm(
+    A: Any, x: Any, reduce: str = "sum", bias: Any = None, activation: str | None = None
+) -> Any:
     """Sparse @ dense: A (m, n), x (n, k) -> (m, k), or (n,) -> (m,). Same as `A @ x`.
 
     Batches: x (*B, n, k) -> (*B, m, k), and A (*B, m, n) with x (*B, n, k), (n, k) or (n,), in one
@@ -91,8 +119,11 @@ def spmm(A: Any, x: Any, reduce: str = "sum") -> Any:
         of each row; an empty row gives 0. The first entry of a row wins ties and takes the whole
         gradient; duplicates are summed first.
 
+    bias (k,), activation: activation(A @ x + bias), as `bias_act` after the product; the layer of a
+        graph network. With relu, sigmoid, or none, rows are finished while they are in the cache.
+
     The gradient of A is computed on its entries only, with O(nnz) extra memory.
-    Raises ShapeError for sizes that do not fit, ValueError for another `reduce`.
+    Raises ShapeError for sizes that do not fit, ValueError for another `reduce` or activation.
 
     >>> import sparsegrad as sg
     >>> A = sg.csr([0, 2, 3, 3], [0, 1, 0], [2.0, 1.0, 3.0], (3, 2))
@@ -108,6 +139,8 @@ def spmm(A: Any, x: Any, reduce: str = "sum") -> Any:
     """
     if not getattr(A, "_is_sparse", False):
         raise TypeError(f"spmm: A must be a SparseTensor, got {type(A).__name__}")
+    if bias is not None or activation is not None:
+        return _layer(A, x, reduce, bias, activation)
     if reduce not in ("sum", "mean", "max", "min"):
         raise ValueError(f"spmm: reduce must be 'sum', 'mean', 'max' or 'min', got {reduce!r}")
     if getattr(x, "_is_sparse", False):
@@ -134,6 +167,24 @@ def spmm(A: Any, x: Any, reduce: str = "sum") -> Any:
         x = reshape_p(x, shape=(-1, 1))
     out = _reduced(A.values, x, A.pattern, reduce)
     return reshape_p(out, shape=(-1,)) if vector else out
+
+
+def _layer(A: Any, x: Any, reduce: str, bias: Any, activation: str | None) -> Any:
+    if getattr(x, "_is_sparse", False):
+        raise TypeError(f"spmm: bias and activation need a dense x, got a SparseTensor {x.shape}")
+    check_activation("spmm", activation)
+    x = as_argument("spmm", x)
+    bias = None if bias is None else as_argument("spmm", bias)
+    if bias is not None and (x.ndim < 2 or tuple(bias.shape) != tuple(x.shape[-1:])):
+        raise ShapeError(
+            f"spmm: expected x (..., k) and bias (k,), got {tuple(x.shape)} and {tuple(bias.shape)}"
+        )
+    plain = A.ndim == A.sparse_dim == x.ndim == 2 and A.shape[1] == x.shape[0] and reduce == "sum"
+    if bias is None or not plain or A.dtype != x.dtype or kind(x.dtype) != "f":
+        return biased(spmm(A, x, reduce), bias, activation)
+    first, then = one_pass(activation)
+    bias = cast(bias, x.dtype)
+    return then(spmm_bias_act_p(A.values, x, bias, pattern=A.pattern, activation=first))
 
 
 def _reduced(values: Any, x: Any, pattern: Any, reduce: str) -> Any:

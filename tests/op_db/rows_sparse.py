@@ -8,11 +8,27 @@ from typing import Any
 import numpy as np
 
 import sparsegrad as sg
-from op_db.case import FORMATS, OpCase, Sparse
+from op_db.case import FORMATS, Draw, OpCase, Sparse
 from op_db.samples import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import unmerge_p
 from sparsegrad.structure import plan
 from sparsegrad.structure.pattern import Pattern
+
+
+def layers(size: float) -> Any:
+    """Products whose bias decides the sign of what is added to it, or does not."""
+
+    def samples(d: Draw) -> Any:
+        for a in d.every_kind():
+            for k in (3, 1):
+                sign = np.where(np.arange(k) % 2, -1, 1)
+                yield (a, d.dense(a.shape[1], k), d.dense(k, low=size, high=size + 1) * sign), {}
+
+    return samples
+
+
+def _layer(activation: str | None) -> Any:
+    return lambda a, x, b: sg.spmm(a, x, bias=b, activation=activation)
 
 
 def _sddmm(x: Any, y: Any, at: Any) -> Any:
@@ -24,6 +40,17 @@ ROWS = [
            huge=lambda d: ((d.huge(), d.dense(10**6, 1)), {}), errors=(
         (lambda: sg.spmm(eye(), sg.ones(3, 1)), sg.ShapeError, r"spmm: .*A: \(2, 2\), x: \(3, 1\)"),
     )),
+    OpCase("spmm[bias]", _layer(None), lambda a, x, b: a @ x + b, layers(0), "spmm_bias_act_p", FORMATS, errors=(
+        (lambda: sg.spmm(eye(), sg.ones(2, 3), bias=sg.ones(2)), sg.ShapeError, r"spmm: expected x \(\.\.\., k\) and bias \(k,\), got \(2, 3\) and \(2,\)"),
+        (lambda: sg.spmm(eye(), sg.ones(2), bias=sg.ones(2)), sg.ShapeError, r"spmm: expected x .* got \(2,\) and \(2,\)"),
+        (lambda: sg.spmm(eye(), sg.ones(3, 2), bias=sg.ones(2)), sg.ShapeError, r"spmm: .*A: \(2, 2\), x: \(3, 2\)"),
+        (lambda: sg.spmm(eye(), sg.ones(2, 2), activation="rule"), ValueError, "spmm: activation must be None or one of elu, .*, got 'rule'"),
+        (lambda: sg.spmm(eye(), eye(), activation="relu"), TypeError, "spmm: bias and activation need a dense x"),
+    )),
+    OpCase("spmm[relu]", _layer("relu"), lambda a, x, b: np.maximum(a @ x + b, 0), layers(30), "spmm_bias_act_p", FORMATS),
+    OpCase("spmm[sigmoid]", _layer("sigmoid"), lambda a, x, b: 1 / (1 + np.exp(-a @ x - b)), layers(0), "spmm_bias_act_p", FORMATS),
+    OpCase("spmm[silu]", _layer("silu"), lambda a, x, b: (a @ x + b) / (1 + np.exp(-a @ x - b)), layers(0), None, FORMATS),
+    OpCase("spmm[activation]", lambda a, x, b: sg.spmm(a, x, activation="tanh") + b, lambda a, x, b: np.tanh(a @ x) + b, layers(0), None, FORMATS),
     OpCase("spmm[heads]", sg.spmm, lambda a, x: np.einsum("mnh,nhk->mhk", a, x),
            sparse_dense_heads, None, FORMATS, bilinear=True),
     OpCase("spmm[transposed]", lambda a, x: a.T @ x, lambda a, x: a.T @ x,

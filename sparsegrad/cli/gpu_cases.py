@@ -35,12 +35,21 @@ def _several(t: Inputs, op: Callable[..., Any]) -> Any:
     return op(A, t.matrix(400, 25))
 
 
+def _again(t: Inputs) -> Any:
+    A, ids = t.matrix(), t.ids(30, 9)
+    return A[ids] + A[ids]
+
+
 def _masked(t: Inputs) -> Any:
     return sg.spgemm_masked(t.matrix(), t.matrix(400, 25), t.ones(30, 25).pattern)
 
 
 def _sampled(t: Inputs) -> Any:
     return sg.sddmm(t.leaf(30, 20), t.leaf(400, 20), t.ones().pattern)
+
+
+def _added(t: Inputs) -> Any:
+    return sg.sampled_addmm(t.matrix(), t.leaf(30, 20), t.leaf(20, 400), beta=0.5, alpha=2.0)
 
 
 def _segments(op: Callable[..., Any]) -> Callable[[Inputs], Any]:
@@ -150,6 +159,7 @@ CASES = (
     Case("spmm, min", lambda t: sg.spmm(t.matrix(), t.leaf(400, 20), "min")),
     Case("spmm, max, second derivatives", _curved, WIDE),
     Case("sddmm", _sampled),
+    Case("sddmm, added", _added),
     Case("sparse @ sparse", lambda t: _several(t, sg.spgemm)),
     Case("spgemm_masked", _masked),
     Case("coalesce", lambda t: t.listed((30, 20)).coalesce()),
@@ -165,8 +175,13 @@ CASES = (
     Case("csr to csc", lambda t: t.matrix().to("csc")),
     Case("rows of sparse", lambda t: t.matrix()[3:20]),
     Case("rows of sparse by index", lambda t: t.matrix()[t.ids(30, 9)]),
+    Case("rows by an index that comes again", _again),
+    Case("the largest of rows", lambda t: sg.top_k(t.matrix(), 3, dim=1)),
+    Case("cells where a mask is true", lambda t: (A := t.matrix())[A > 0.5]),
+    Case("cells where another mask is true", lambda t: t.matrix()[t.matrix() > 0.5]),
     Case("sparse to dense and back", lambda t: sg.to_sparse(t.matrix().to_dense() * 2)),
     Case("entries of dense", lambda t: sg.sparse_mask(t.leaf(30, 400), t.ones())),
+    Case("entries of sparse", lambda t: sg.sparse_mask(t.matrix(), t.ones())),
     Case("sparse * dense", lambda t: t.matrix() * t.leaf(30, 1)),
     Case("cat, prune, transpose, reshape", _rearranged),
     Case("normalized graph", _graph, WIDE),
@@ -186,6 +201,7 @@ CASES = (
     Case("SGD", _step(sg.optim.SGD, momentum=0.9)),
     Case("Adagrad", _step(sg.optim.Adagrad)),
     Case("RowwiseAdagrad", _step(sg.optim.RowwiseAdagrad)),
+    Case("RMSprop", _step(sg.optim.RMSprop, centered=True, momentum=0.5)),
     Case("Adam", _step(sg.optim.Adam)),
     Case("training of a graph network", _trained, WIDE),
     *DENSE,

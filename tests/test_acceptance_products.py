@@ -296,11 +296,12 @@ def test_a_pattern_is_the_same_whether_entries_are_counted_first(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_jit_products, "_MOST_PAIRS", most)
-    for density in (0.004, 0.05, 0.5):  # few columns of a row sorted, or bits of many read in order
-        A = _random(300, 300, density, 3)
+    # A few of very many columns in a row are sorted, bits of others read in order.
+    for density, width in ((0.004, 300), (0.05, 300), (0.5, 300), (0.004, 300_000)):
+        A, B = _random(300, 300, density, 3), _random(300, width, density * 300 / width, 4)
         with sg.config(backend="cpu_jit"):
-            C = A @ A
-        want = A.to_scipy() @ A.to_scipy()
+            C = A @ B
+        want = A.to_scipy() @ B.to_scipy()
         want.sort_indices()
         np.testing.assert_array_equal(C.pattern.to("csr")[0].indptr, want.indptr)
         np.testing.assert_array_equal(C.pattern.to("csr")[0].indices, want.indices)

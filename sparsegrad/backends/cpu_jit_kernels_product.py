@@ -1,8 +1,8 @@
 """Numba kernels: sparse @ sparse on a known pattern, and sparse @ dense by maximum.
 
-Rows are sorted by column, and values come in that order. Each thread has one array of positions
-as long as a row is wide; a row enters its entries, uses them, and takes them out again, so the
-work is that of the products alone.
+Rows are sorted by column, and values come in that order. Each thread has one array as long as a row
+is wide, of sums, positions or bits; a row enters its entries, uses them, and takes them out again,
+so the work is that of the products alone.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import numpy as np
 from numba import int64, types, uint64
 from numba.extending import intrinsic
 
-from sparsegrad.backends.cpu_jit_vector import draw, kernel
+from sparsegrad.backends.cpu_jit_vector import draw, inlined, kernel
 
-_SORT = 16  # words of the bit map for each column found, above which sorting is quicker
+_SORT = uint64(16)  # words of `top` for each product of a row, above which sorting is quicker
+_0, _1, _6, _63 = uint64(0), uint64(1), uint64(6), uint64(63)
 
 
 @intrinsic
@@ -82,45 +83,107 @@ def product_gather(
                 at[uint64(l_cols[e])] = -1
 
 
-@kernel(">n1 <n1 n <I1 <I1 <I1 <I1 <n1 >n1 >I1", "I")
-def product_pattern(ticket, cuts, n, l_indptr, l_cols, r_indptr, r_cols, starts, counts, cols):
-    """Distinct columns of each row of left @ right: how many there are, to `counts` (m,), and
-    unless `cols` is empty the columns themselves, sorted, from `starts` (m + 1,) on, where there
-    is room for them."""
-    seen = np.full(n, -1, np.int64)  # the last row that reached a column
-    fill = cols.size > 0
-    bits = np.zeros(n // 64 + 1 if fill else 0, np.uint64)  # columns of the row, one bit each
+@kernel(">n1 <n1 n <I1 <I1 <I1 <I1 <I1 <I1 <F1 <F1 >F1")
+def product_sum(ticket, cuts, n, l_indptr, l_cols, r_indptr, r_cols, m_indptr, m_cols, a, b, out):
+    """The same with a mask that holds every product: nothing has to be looked up."""
+    row = np.zeros(n, out.dtype)
     while True:
         t = draw(ticket)
         if t >= cuts.size - 1:
             return
         for i in range(cuts[t], cuts[t + 1]):
-            begin = starts[i]
-            sort = fill and (starts[i + 1] - begin) * _SORT < bits.size
-            found = int64(0)
-            for e in range(int64(l_indptr[i]), int64(l_indptr[i + 1])):
+            for e in range(uint64(l_indptr[i]), uint64(l_indptr[i + 1])):
                 line = uint64(l_cols[e])
-                for f in range(int64(r_indptr[line]), int64(r_indptr[line + uint64(1)])):
+                scale = a[e]
+                for f in range(uint64(r_indptr[line]), uint64(r_indptr[line + _1])):
+                    row[uint64(r_cols[f])] += scale * b[f]
+            for p in range(uint64(m_indptr[i]), uint64(m_indptr[i + 1])):
+                j = uint64(m_cols[p])
+                out[p] = row[j]
+                row[j] = 0
+
+
+@kernel(">n1 n <I1 <I1 <I1 >n1", "I")
+def product_work(ticket, tasks, l_indptr, l_cols, r_indptr, work):
+    """work (m,) = the pairs of entries that each row of left @ right sums."""
+    m = int64(work.size)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        for i in range(t * m // tasks, (t + 1) * m // tasks):
+            total = int64(0)
+            for e in range(uint64(l_indptr[i]), uint64(l_indptr[i + 1])):
+                line = uint64(l_cols[e])
+                total += int64(r_indptr[line + _1]) - int64(r_indptr[line])
+            work[i] = total
+
+
+@inlined(set())
+def _mark(bits, top, at, word):
+    """Enter 64 columns, a bit for each, and in `top` that there are some."""
+    bits[at] |= word
+    top[at >> _6] |= uint64(word != _0) << (at & _63)
+
+
+@kernel(">n1 <n1 n <I1 <I1 <I1 <I1 b <n1 >n1 >I1", "I")
+def product_pattern(
+    ticket, cuts, n, l_indptr, l_cols, r_indptr, r_cols, all_fit, starts, counts, cols
+):
+    """Distinct columns of each row of left @ right: how many there are, to `counts` (m,), and
+    unless `cols` is empty the columns themselves, sorted, from `starts` (m + 1,) on. all_fit:
+    whether there is room for repeated ones as well.
+
+    A row of bits stays in the cache next to a core, and comes out sorted. `top` says where it is
+    not empty."""
+    fill = cols.size > 0
+    bits = np.zeros(n // 64 + 1, np.uint64)
+    top = np.zeros(bits.size // 64 + 1, np.uint64)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.size - 1:
+            return
+        for i in range(cuts[t], cuts[t + 1]):
+            begin = p = uint64(starts[i])
+            first, last = uint64(l_indptr[i]), uint64(l_indptr[i + 1])
+            if all_fit and uint64(starts[i + 1] - starts[i]) * _SORT < uint64(top.size):
+                for e in range(first, last):
+                    line = uint64(l_cols[e])
+                    for f in range(uint64(r_indptr[line]), uint64(r_indptr[line + _1])):
+                        cols[p] = r_cols[f]
+                        p += _1
+                cols[begin:p].sort()
+                end, p = p, begin
+                for e in range(begin, end):
+                    j = cols[e]
+                    if p == begin or j != cols[p - _1]:
+                        cols[p] = j
+                        p += _1
+                counts[i] = p - begin
+                continue
+            for e in range(first, last):
+                line, at, word = uint64(l_cols[e]), _0, _0
+                for f in range(uint64(r_indptr[line]), uint64(r_indptr[line + _1])):
                     j = uint64(r_cols[f])
-                    if seen[j] != i:
-                        seen[j] = i
-                        if sort:
-                            cols[begin + found] = j
-                        elif fill:
-                            bits[j >> uint64(6)] |= uint64(1) << (j & uint64(63))
-                        found += 1
-            counts[i] = found
-            if sort:
-                cols[begin : begin + found].sort()
-            elif fill:
-                p = begin
-                for w in range(bits.size):
-                    word = bits[w]
-                    bits[w] = 0
-                    while word != uint64(0):
-                        cols[p] = uint64(w) * uint64(64) + _lowest(word)
-                        word &= word - uint64(1)
-                        p += 1
+                    if j >> _6 != at:
+                        _mark(bits, top, at, word)
+                        at, word = j >> _6, _0
+                    word |= _1 << (j & _63)
+                _mark(bits, top, at, word)
+            for t_at in range(uint64(top.size)):
+                words = top[t_at]
+                top[t_at] = _0
+                while words != _0:
+                    at = (t_at << _6) + _lowest(words)
+                    words &= words - _1
+                    word = bits[at]
+                    bits[at] = _0
+                    while word != _0:
+                        if fill:
+                            cols[p] = (at << _6) + _lowest(word)
+                        word &= word - _1
+                        p += _1
+            counts[i] = p - begin
 
 
 @kernel(">n1 <n1 <I1 <I1 <F2 <F3 b >F3 >n3")

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad import memory
 from sparsegrad.backends import joins
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
+from sparsegrad.backends.cpu_jit_calls import tasks_of
 from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous, launch
 from sparsegrad.backends.cpu_jit_places import close_gaps, row_cuts, running
 from sparsegrad.dtypes import accumulator, kind
@@ -41,16 +43,17 @@ class CpuJitProducts(Cpu):
         if index not in _INDEX or not (pairs and self._pays(pairs, _MIN_PAIRS)):
             return super().spgemm_pattern(left, right)
         arrays = [contiguous(x, index) for lines in sides for x in lines]
-        runs = np.diff(sides[1][0].astype(np.int64))[sides[0][1]]
-        starts = running(runs)[sides[0][0]]
+        starts = running(_work(arrays[0], arrays[1], arrays[2]))
         cuts, counts = row_cuts(starts + np.arange(m + 1)), np.empty(m, np.int64)
         kernel = _kernel("product_pattern", index)
-        if pairs > _MOST_PAIRS:  # room for each of them may not fit: count first
-            args = (cuts, n, *arrays, starts, counts, np.empty(0, index))
+        all_fit = pairs <= _MOST_PAIRS
+        if not all_fit:  # count first
+            args = (cuts, n, *arrays, False, starts, counts, np.empty(0, index))
             launch(kernel, args, cuts.size - 1, pairs)
             starts = running(counts)
-        cols = np.empty(int(starts[-1]), index)
-        launch(kernel, (cuts, n, *arrays, starts, counts, cols), cuts.size - 1, pairs)
+        cols = memory.empty((int(starts[-1]),), index)
+        args = (cuts, n, *arrays, all_fit, starts, counts, cols)
+        launch(kernel, args, cuts.size - 1, pairs)
         offsets = running(counts)
         return offsets, close_gaps(cuts, starts, cols, offsets)
 
@@ -75,7 +78,7 @@ class CpuJitProducts(Cpu):
         wide = wide_of(a.dtype)
         if wide is None or not (left.nnz and right.nnz and mask.nnz):
             return None
-        chosen = way
+        complete, chosen = way is not None, way
         if chosen is None:
             chosen, pairs = joins.cheapest(np, left, right, mask)
         else:
@@ -97,13 +100,12 @@ class CpuJitProducts(Cpu):
         ]
         # Rows in chunks of equal work: the runs that are walked, and the row's own entries.
         outer, inner = (sides[0], sides[1]) if way == "mask" else (sides[2], sides[1])
-        runs = np.diff(inner[0].astype(np.int64))[outer[1]] + 1
-        done = running(runs)[outer[0]]
-        done = done + sides[0][0] + sides[2][0]
-        cuts = row_cuts(done)
+        done = running(_work(*(contiguous(x, index) for x in (*outer[:2], inner[0]))))
+        cuts = row_cuts(done + outer[0] + sides[0][0] + sides[2][0])
         width = left.shape[1] if way != "mask" else right.shape[1]
-        out = np.empty(mask.nnz, dtype=wide)
+        out = memory.empty((mask.nnz,), wide)
         name = "product_scatter" if way == "mask" else "product_gather"
+        name = "product_sum" if complete else name
         args = (cuts, width, *arrays, *values, out)
         launch(_kernel(name, wide, index), args, cuts.size - 1, pairs)
         at = sides[2][2]
@@ -148,6 +150,14 @@ class CpuJitProducts(Cpu):
             entry = np.where(entry < 0, -1, positions[entry])
         shape = (m, *x.shape[1:])
         return out.astype(x.dtype, copy=False).reshape(shape), entry.reshape(shape)
+
+
+def _work(indptr: Array, cols: Array, r_indptr: Array) -> Array:
+    """Pairs of entries (m,) that each row of a product sums."""
+    work, tasks = np.empty(indptr.size - 1, np.int64), tasks_of(cols.size)
+    args = (tasks, indptr, cols, r_indptr, work)
+    launch(_kernel("product_work", indptr.dtype), args, tasks, 2 * cols.size)
+    return work
 
 
 @cache

@@ -308,6 +308,25 @@ def test_segment_sum_and_max(be, runs, index, dtype):
 
 
 @pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_segment_amax_with_absent_zeros(be, runs, index, dtype):
+    rng = np.random.default_rng(0)
+    indptr = np.concatenate(([0], np.cumsum(RUNS[runs]))).astype(index)
+    absent = rng.integers(0, 3, len(indptr) - 1)
+    for tail in [(), (3,), (0,)]:
+        for values in layouts(whole(rng, (int(indptr[-1]), *tail), dtype)):
+            with Unchanged(values, indptr, absent):
+                out = be.segment_amax(values, indptr, absent)
+                same(out, REFERENCE.segment_amax(values, indptr, absent))
+                g = rng.normal(size=out.shape).astype(dtype)
+                args = g, values, out, indptr, absent
+                got, want = be.segment_amax_grad(*args), REFERENCE.segment_amax_grad(*args)
+                same(got, want, exact=False)
+
+
+@pytest.mark.parametrize("be", FAST)
 def test_segment_max_keeps_nan(be):
     values = np.array([1, np.nan, 2, -np.inf, np.inf, np.nan], dtype="f4")
     indptr = np.array([0, 3, 3, 4, 6], dtype="i4")

@@ -174,7 +174,7 @@ MORE = {
         top_k[0,magnitude] 11 1; top_k[1,value] 12 1; top_k[1,magnitude] 12 1
     """,
     "several ops in a row, each of few launches": """
-        symmetrize[max,bool] 5 0; where[sparse] 5 4; where[mask] 22 7;
+        symmetrize[max,bool] 5 0; cat[hybrid] 5 1; where[sparse] 5 4; where[mask] 22 7;
         bitwise_and[sparse,sparse] 5 0; bitwise_or[sparse,sparse] 5 0;
         bitwise_xor[sparse,sparse] 5 0; logical_and[sparse,sparse] 5 0;
         logical_or[sparse,sparse] 5 0; logical_xor[sparse,sparse] 5 0; outer[dense,sparse] 9

@@ -185,12 +185,9 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         return x[index]
 
     def gather_or_zero(self, x: Array, index: Array) -> Array:
-        """`gather`, with zeros where an index is -1."""
-        if not len(x):
-            return self.xp.zeros((index.size, *x.shape[1:]), x.dtype)
-        out = x.take(index, axis=0)
-        out[index < 0] = 0
-        return out
+        """`gather`, with zeros where an index is one past the end."""
+        zero = self.xp.zeros((1, *x.shape[1:]), x.dtype)
+        return self.gather(self.xp.concatenate((x, zero)), index)
 
     def put_rows(self, values: Array, index: Array, n: int, distinct: bool = False) -> Array:
         """The transpose of `gather`: values (e, *D), index (e,) in [0, n) -> (n, *D); rows with

@@ -114,6 +114,46 @@ def segment_max(ticket, cuts, indptr, values, out):
             _max_rows(int64(indptr[i]), int64(indptr[i + 1]), values, out[i])
 
 
+@kernel(">n1 <n2 <I1 <n1 <F2 >F2")
+def segment_amax(ticket, cuts, indptr, absent, values, out):
+    """out (s, D) = the maxima of the runs of values (nnz, D) and of `absent` (s,) zeros; 0 of
+    nothing."""
+    zero = out.dtype.type(0)
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            begin, end, row = int64(indptr[i]), int64(indptr[i + 1]), out[i]
+            if begin == end:
+                row[:] = zero
+                continue
+            _max_rows(begin, end, values, row)
+            if absent[i] > 0:
+                for j in range(row.size):
+                    row[j] = zero if row[j] < zero else row[j]
+
+
+@kernel(">n1 <n2 <I1 <n1 <F2 <F2 <F2 >F2")
+def segment_amax_grad(ticket, cuts, indptr, absent, g, values, top, out):
+    """out (nnz, D) = g (s, D) in equal shares to the values that are `top` (s, D), which `absent`
+    (s,) zeros may be too."""
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            begin, end = int64(indptr[i]), int64(indptr[i + 1])
+            for j in range(values.shape[1]):
+                high = top[i, j]
+                ties = absent[i] if high == 0 else 0
+                for e in range(begin, end):
+                    ties += values[e, j] == high
+                share = g[i, j] / max(ties, 1)
+                for e in range(begin, end):
+                    out[e, j] = share if values[e, j] == high else 0
+
+
 @intrinsic
 def _bits(typingctx, value):
     """A float's bits as a signed integer of its size, and back."""

@@ -22,7 +22,7 @@ from sparsegrad.backends.cpu_jit_calls import (
     same_index,
     tasks_of,
 )
-from sparsegrad.backends.cpu_jit_launch import get_num_threads, launch
+from sparsegrad.backends.cpu_jit_launch import contiguous, get_num_threads, launch
 from sparsegrad.backends.cpu_jit_products import wide_of
 from sparsegrad.dtypes import kind
 
@@ -117,6 +117,42 @@ class CpuJitSegments(Cpu):
         args = (cuts, indptr_, flat, out.reshape(len(out), width))
         launch(kernel_of("segment_max", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
         return result(out, values.dtype, (len(out), *values.shape[1:]))
+
+    def segment_amax(self, values: Array, indptr: Array, absent: Array) -> Array:
+        plan = self._segments(values, indptr)
+        if plan is None or values.dtype.itemsize == 2:  # of which `segment_max` needs no copy
+            return super().segment_amax(values, indptr, absent)
+        wide, indptr_, width = plan
+        cuts, _ = row_chunks(indptr_, False)
+        out = np.empty((len(indptr) - 1, *values.shape[1:]), dtype=wide)
+        flat = array_of(values, wide, (len(values), width))
+        args = (cuts, indptr_, contiguous(absent, I8), flat, out.reshape(len(out), width))
+        launch(kernel_of("segment_amax", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
+        return result(out, values.dtype, out.shape)
+
+    def segment_amax_grad(
+        self, g: Array, values: Array, out: Array, indptr: Array, absent: Array
+    ) -> Array:
+        plan = self._segments(values, indptr)
+        if plan is None or not g.dtype == values.dtype == out.dtype:
+            return super().segment_amax_grad(g, values, out, indptr, absent)
+        wide, indptr_, width = plan
+        cuts, _ = row_chunks(indptr_, False)
+        grad = memory.empty(values.shape, wide)
+        flat, ends = (len(values), width), (len(out), width)
+        args = (
+            cuts,
+            indptr_,
+            contiguous(absent, I8),
+            array_of(g, wide, ends),
+            array_of(values, wide, flat),
+            array_of(out, wide, ends),
+            grad.reshape(flat),
+        )
+        launch(
+            kernel_of("segment_amax_grad", wide, indptr_.dtype), args, len(cuts) - 1, 2 * grad.size
+        )
+        return result(grad, values.dtype, values.shape)
 
     def segment_softmax(self, values: Array, indptr: Array) -> Array:
         plan = self._segments(values, indptr)

@@ -174,8 +174,8 @@ put_rows_p.defvjp(x=lambda g, index, distinct: take_p(g, index=index, distinct=d
 
 @primitive(promote="none")
 def take_or_zero_p(be: Any, x: Any, *, moves: Any) -> Any:
-    """Rows x[moves.perm]: x (n, *D) -> (e, *D), zeros where that is -1. No row is taken twice, so
-    the transpose is the way back."""
+    """Rows x[moves.perm]: x (n, *D) -> (e, *D), zeros where that is one past the end. No row is
+    taken twice, so the transpose is the way back."""
     return be.gather_or_zero(x, moves.perm)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat, cat_p, pad_p, reshape_p, slice_p
-from sparsegrad.ops.sparse_index import selected, sparse_getitem, sparse_mask
+from sparsegrad.ops.sparse_index import selected, sparse_getitem
 from sparsegrad.ops.sparse_structure import split_dense, to_dense
 from sparsegrad.structure import plan, plan_select
 
@@ -143,11 +143,13 @@ def _cat(*tensors: Any, axis: int) -> Any:
     lead = axis - first.sparse_dim + 1
     if all(A.pattern.same_as(first.pattern) for A in tensors):
         return first.with_values(cat_p(*(A.values for A in tensors), axis=lead))
-    either = first.pattern
-    for A in tensors[1:]:
-        either = plan.union(either, A.pattern).pattern
-    parts = [sparse_mask(A, either).values for A in tensors]
-    return wrap(cat_p(*parts, axis=lead), either)
+    total, start, width = None, 0, sum(A.shape[axis] for A in tensors)
+    for A in tensors:  # other entries: each padded with zeros, then a union
+        stop = start + A.shape[axis]
+        padded = pad_p(A.values, axis=lead, before=start, after=width - stop)
+        wide = A.with_values(padded)
+        total, start = wide if total is None else total + wide, stop
+    return total
 
 
 def _joined(tensors: Sequence[Any], joined: plan_select.Select) -> Any:

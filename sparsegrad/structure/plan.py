@@ -206,12 +206,13 @@ def _locate(entries: Pattern, target: Pattern) -> tuple[Array, Array]:
 
 
 def matching(target: Pattern, source: Pattern) -> Moves:
-    """Where each entry of `target` lies in `source` (nnz of target,), -1 for one that is absent
-    there; both are coalesced, so the way back is of the same kind."""
+    """Where each entry of `target` lies in `source` (nnz of target,), one past the end for one that
+    is absent there; both are coalesced, so the way back is of the same kind."""
 
     def build() -> Moves:
         both, xp = intersection(target, source), target.core.backend.xp
-        index, back = (xp.full(p.nnz, -1, both.left.dtype) for p in (target, source))
+        index = xp.full(target.nnz, source.nnz, both.left.dtype)
+        back = xp.full(source.nnz, target.nnz, both.left.dtype)
         index[both.left], back[both.right] = both.right, both.left
         return Moves(index, lambda: back)
 

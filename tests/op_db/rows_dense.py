@@ -130,8 +130,8 @@ ROWS = [
     OpCase("spread", lambda x: index.spread_p(x, index=np.array([[1], [0], [3]]), axis=1, n=4),
            lambda x: ref_put(x[:, 0], (np.arange(3), np.array([1, 0, 3])), (3, 4)),
            lambda d: iter([((d.dense(3, 1),), {})]), "spread_p", bilinear=True),
-    OpCase("take_or_zero", lambda x, at: index.take_or_zero_p(x, moves=Moves(at, lambda: at)), lambda x, at: x[at] * (at >= 0).reshape(-1, *[1] * (x.ndim - 1)),
-           lambda d: (((x,), {"at": np.array([2, -1, 0])}) for x in (d.dense(3), d.dense(3, 2), d.dense(3, 0))), "take_or_zero_p", bilinear=True),
+    OpCase("take_or_zero", lambda x, at: index.take_or_zero_p(x, moves=Moves(at, lambda: at)), lambda x, at: np.concatenate((x, 0 * x[:1]))[at],
+           lambda d: (((x,), {"at": np.array([2, 3, 0])}) for x in (d.dense(3), d.dense(3, 2), d.dense(3, 0))), "take_or_zero_p", bilinear=True),
     OpCase("take_runs", lambda x, at: index.take_runs_p(x, runs=Runs(*at)), lambda x, at: x[[1, 2, 0, 1]],
            lambda d: (((x,), {"at": (np.array([1, 2, 0]), np.array([0, 2, 2, 4]))}) for x in (d.dense(3), d.dense(3, 2), d.dense(3, 0))), "take_runs_p", bilinear=True),
     *(

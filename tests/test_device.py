@@ -165,9 +165,9 @@ def launches(call: Kept) -> tuple[list[str], list[str]]:
 # that take more: why, and how many of either.
 LAUNCHES = 4
 MORE = {
-    "values, or a list of indices, say which entries stay; duplicates are summed first": """
-        prune 5 2; prune[hybrid] 5 1; nonzero[sparse] 5 0; getitem[hybrid] 15 2;
-        getitem[sparse mask] 10 1; getitem[own mask] 8 2
+    "values say which entries stay; duplicates are summed first": """
+        prune 5 2; prune[hybrid] 5 1; nonzero[sparse] 5 0; getitem[sparse mask] 10 1;
+        getitem[own mask] 8 2
     """,
     "sorted by value, then by row or column, and chosen": """
         top_k[None,value] 7 1; top_k[None,magnitude] 7 1; top_k[0,value] 11 1;

@@ -197,6 +197,12 @@ def test_what_a_pattern_caches_is_waited_for_on_other_streams(
         again = A.to("csr").values.tolist()
     assert waited
     assert again == built.values.tolist()
+    rows = sg.tensor([2, 0], device=device)
+    picked = A[rows].values.tolist()  # a plan of the pattern and an index
+    del waited[:]
+    with cupy.cuda.Stream(non_blocking=True):
+        assert A[rows].values.tolist() == picked
+    assert len(waited) >= 2
     A.pattern.drop_caches()
     assert not A.pattern.core._marks
 
@@ -299,6 +305,7 @@ def test_index_arrays_that_come_again_and_may_have_changed(device: str) -> None:
     mask = np.array([[True, False, True], [False] * 3, [True] * 3, [False] * 3])
     cases = {
         "rows": (np.array([3, 0]), lambda i: A[i], lambda i: dense[i]),
+        "many": (np.tile([3, 0], 100), lambda i: A[i], lambda i: dense[i]),
         "negative": (np.array([-1, 0]), lambda i: A[i], lambda i: dense[i]),
         "cells": (np.array([2, 0]), lambda i: A[i, i], lambda i: dense[i, i]),
         "mesh": (np.array([[2, 0]]), lambda i: A[i.T, i], lambda i: dense[i.T, i]),

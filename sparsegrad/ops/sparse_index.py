@@ -169,17 +169,30 @@ def _mixed(A: Any, sparse: list[Any], dense: list[Any], place: int) -> Any:
     one sparse dimension at `place`, and every entry reads its values at the cell it came to."""
     special = [x for x in (*sparse, *dense) if _is_array(x) or isinstance(x, int)]
     sizes = _broadcast_sizes(special)
-    xp = A.pattern.core.backend.xp
-    flat = iter([xp.broadcast_to(xp.asarray(x), sizes).reshape(-1) for x in special])
+    xp, arrays = A.pattern.core.backend.xp, tuple(filter(_is_array, special))
+    numbers = tuple(x if isinstance(x, int) else None for x in special)
+
+    def flatten() -> list[Any]:
+        lists = [xp.broadcast_to(xp.asarray(x), sizes).reshape(-1) for x in special]
+        return [*lists, xp.zeros(math.prod(sizes), dtype=xp.int64)]
+
+    *lists, zeros = plan_index.of_ids(("mixed", sizes, numbers), A.pattern, arrays, flatten)
+    flat = iter(lists)
     sparse, dense = (
         [next(flat) if _is_array(x) or isinstance(x, int) else x for x in part]
         for part in (sparse, dense)
     )
     if not any(_is_array(x) for x in sparse):
-        A, sparse = unsqueeze(A, 0), [xp.zeros(math.prod(sizes), dtype=xp.int64), *sparse]
+        A, sparse = unsqueeze(A, 0), [zeros, *sparse]
     out = _sparse_part(A, sparse, place)
-    cell = out.pattern.coords[place]
-    index = (xp.arange(out.nnz), *(x[cell] if _is_array(x) else x for x in dense))
+    inside = tuple(filter(_is_array, dense))
+
+    def read() -> list[Any]:
+        cell = out.pattern.coords[place]
+        return [xp.arange(out.nnz), *(x[cell] for x in inside)]
+
+    at = iter(plan_index.of_ids(("inside", place), out.pattern, inside, read))
+    index = (next(at), *(next(at) if _is_array(x) else x for x in dense))
     out = out.with_values(getitem_p(out.values, index=index))
     if len(sizes) == 1:
         return out

@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from sparsegrad import backends
 from sparsegrad.device import Device
 from sparsegrad.errors import ShapeError, memory_for
@@ -258,18 +260,25 @@ def flat_index(pattern: Pattern, sizes: tuple[int, ...]) -> Array:
 
 
 # ---- plans of several patterns: a small bounded cache that keeps none of them alive -------------
-_PLANS: OrderedDict[Any, tuple[tuple[Any, ...], Any]] = OrderedDict()
+_PLANS: OrderedDict[Any, tuple[tuple[Any, ...], Any, Any, Any]] = OrderedDict()
 _PLANS_LIMIT = 64
+_SHORT = 1024  # bytes of an index that are looked up sooner than compared
 _plans_lock = threading.RLock()
 
 
 def remember(
-    kind: Any, patterns: tuple[Pattern, ...], build: Callable[[], T], arrays: tuple[Array, ...] = ()
+    kind: Any,
+    patterns: tuple[Pattern, ...],
+    build: Callable[[], T],
+    arrays: tuple[Array, ...] = (),
+    device: Device | None = None,
 ) -> T:
     """The plan of that kind for these patterns and index arrays, built once; the oldest ones are
     forgotten. For plans of one pattern that come in many kinds (slices), and of several patterns.
+    Work on another stream of a GPU that reads it comes after the work that writes it.
 
-    arrays: those that nobody changes, as `of_array` returns them.
+    arrays: those that nobody changes, as `of_array` returns them. device: where the plan lies, if
+    there are no patterns.
     """
     key = (kind, *map(_handle, patterns), *map(id, arrays))
     holders = (*(p.core for p in patterns), *arrays)
@@ -279,19 +288,27 @@ def remember(
             ref() is holder for ref, holder in zip(held[0], holders, strict=True)
         ):
             _PLANS.move_to_end(key)
-            return held[1]
+        else:
+            held = None
+    if held is not None:
+        _, plan, be, mark = held
+        if mark is not None:
+            be.wait(mark)
+        return plan
     sizes = " and ".join(f"{p.shape} with {p.nnz} entries" for p in patterns)
     while isinstance(kind, tuple):
         kind = kind[0]
     with memory_for(f"{kind} of patterns of shape {sizes}" if patterns else kind):
         plan = build()
+    be = backends.for_device(device) if device else patterns[0].core.backend
+    mark = be.mark()
 
     def forget(_: Any) -> None:
         with _plans_lock:
             _PLANS.pop(key, None)
 
     with _plans_lock:
-        _PLANS[key] = (tuple(weakref.ref(h, forget) for h in holders), plan)
+        _PLANS[key] = (tuple(weakref.ref(h, forget) for h in holders), plan, be, mark)
         while len(_PLANS) > _PLANS_LIMIT:
             _PLANS.popitem(last=False)
     return plan
@@ -302,21 +319,25 @@ def of_array(kind: Any, array: Array, device: Device, build: Callable[[Array], T
 
     For a device where looking at an index means waiting, it is kept with a copy of the array as
     long as that lives, and made anew where they differ: one launch, and the wait that there was
-    before. Plans may then be remembered for the result.
+    before. A short array in host memory, such as a list, is known by what it holds. Plans may then
+    be remembered for the result.
     """
     if not backends.for_device(device).keeps_ids:
         return build(array)
+    if isinstance(array, np.ndarray) and array.nbytes <= _SHORT:
+        held = array.dtype.str, array.shape, array.tobytes()
+        return remember((kind, device, held), (), lambda: build(array.copy()), (), device)
     made = []
 
     def make() -> tuple[Array, T]:
         made.append(array.copy())
         return made[0], build(made[0])
 
-    copy, found = remember((kind, device), (), make, (array,))
+    copy, found = remember((kind, device), (), make, (array,), device)
     if not made and not backends.for_array(array).same(copy, array):
         with _plans_lock:
             _PLANS.pop(((kind, device), id(array)), None)
-        found = remember((kind, device), (), make, (array,))[1]
+        found = remember((kind, device), (), make, (array,), device)[1]
     return found
 
 

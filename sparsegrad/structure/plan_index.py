@@ -16,7 +16,7 @@ from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import intersection, remember
 from sparsegrad.structure.plan_select import Select, assemble, compressed, grouped
 
-__all__ = ["Part", "cells", "cut", "lines", "marked", "masked"]
+__all__ = ["Part", "cells", "cut", "lines", "marked", "masked", "of_ids"]
 
 T = TypeVar("T")
 
@@ -109,10 +109,10 @@ def _renumbered(ids: Array, part: Part) -> Array:
 def lines(pattern: Pattern, dim: int, ids: Array) -> Select:
     """The rows (slices along `dim`) ids[0], ids[1], ...: ids of any shape in range, repeats
     allowed."""
-    return _of_ids(("lines", dim), pattern, (ids,), lambda: _lines(pattern, dim, ids.reshape(-1)))
+    return of_ids(("lines", dim), pattern, (ids,), lambda: _lines(pattern, dim, ids.reshape(-1)))
 
 
-def _of_ids(kind: Any, pattern: Pattern, ids: tuple[Array, ...], build: Callable[[], T]) -> T:
+def of_ids(kind: Any, pattern: Pattern, ids: tuple[Array, ...], build: Callable[[], T]) -> T:
     """A plan that depends on index arrays too: those that `of_array` keeps come again."""
     return remember(kind, (pattern,), build, ids) if pattern.core.backend.keeps_ids else build()
 
@@ -180,7 +180,7 @@ def cells(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array], place: 
         xp, sizes = pattern.core.backend.xp, np.broadcast_shapes(*(i.shape for i in ids))
         return _cells(pattern, dims, [xp.broadcast_to(i, sizes).reshape(-1) for i in ids], place)
 
-    return _of_ids(("cells", dims, place), pattern, tuple(ids), build)
+    return of_ids(("cells", dims, place), pattern, tuple(ids), build)
 
 
 def _cells(pattern: Pattern, dims: tuple[int, ...], ids: Sequence[Array], place: int) -> Select:

@@ -181,7 +181,7 @@ MORE = {
         6; row_normalize 4 6; gcn_norm 10 11; matrix_norm[sparse] 7 9
     """,
     "rounds of pairs: exact at zeros, for derivatives of any order": """
-        prod[sparse] 27 22; prod[stored] 30 22
+        prod[sparse] 17 22; prod[stored] 17 22
     """,
     "solved on the host, or by as many products as it takes": """
         spsolve 7 4; cg 230 230; bicgstab 600 450; gmres 600 600; triangular_solve[000]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sparsegrad import dtypes
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
-from sparsegrad.ops.elementwise import cast, div_p, mul_p, where
+from sparsegrad.ops.elementwise import cast, div_p, mul_p, where_p
 from sparsegrad.ops.index import put_rows_p, take_p
 from sparsegrad.ops.reduce import (
     amax_p,
@@ -206,18 +206,22 @@ def sparse_prod(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
     values = product(A.values, split.inner) if split.inner else A.values
     if len(split.left) == A.sparse_dim:
         return _entrywise(A, split, values)
-    absent = _absent(A, split, include_zeros)
     plan, values = _grouped(A, split.left, values)
     steps = plan_reduce.halvings(A.pattern, split.left)
     one = Tensor(A.pattern.core.backend.xp.ones((1, *values.shape[1:]), values.dtype))
+    values = cat_p(values, one, axis=0)
     for left, right in steps.rounds:
-        padded = cat_p(values, one, axis=0)
-        values = mul_p(take_p(values, index=left), take_p(padded, index=right))
-    out = take_p(cat_p(values, one, axis=0), index=steps.last)
-    gone = absent > 0
-    if not include_zeros:  # what has no stored entry is 0 in every reduction of stored entries
-        gone |= _counts(A, split) == 0
-    out = where(Tensor(gone.reshape(-1, *(1,) * (out.ndim - 1))), 0, out)
+        values = mul_p(take_p(values, index=left), take_p(values, index=right))
+    out = take_p(values, index=steps.last)
+
+    def gone() -> Any:
+        """Runs with an absent zero; of stored entries alone, those that have none."""
+        if include_zeros:
+            return _absent(A, split, include_zeros) > 0
+        return _counts(A, split) == 0
+
+    mask = A.pattern.cached(("no product", split.left, include_zeros), gone)
+    out = where_p(0, out, mask=mask.reshape(-1, *(1,) * (out.ndim - 1)))
     return _placed(A, split, plan, out)
 
 

@@ -60,10 +60,11 @@ def _build(pattern: Pattern, left: tuple[int, ...]) -> Groups:
 
 
 class Halvings(NamedTuple):
-    """Rounds that multiply grouped entries pairwise until each run has one product left.
+    """Rounds that multiply grouped entries pairwise until each run has one product left. Behind the
+    entries stands a 1, which every round leaves there.
 
-    rounds: per round the positions of left and of right factors; one past the end is a factor 1.
-    last: the product of each run, one past the end for an empty one.
+    rounds: per round the positions of left and of right factors. last: the product of each run,
+    the 1 for an empty one.
     """
 
     rounds: list[tuple[Array, Array]]
@@ -86,7 +87,8 @@ def _halve(indptr: Array) -> Halvings:
         run = be.expand(after, int(after[-1]))
         first = indptr[run] + 2 * (xp.arange(int(after[-1])) - after[run])
         second = xp.where(first + 1 < indptr[run + 1], first + 1, int(indptr[-1]))
-        rounds.append((first, second))
+        one = indptr[-1:]
+        rounds.append((xp.concatenate((first, one)), xp.concatenate((second, one))))
         indptr = after
     filled = xp.diff(indptr) == 1
     return Halvings(rounds, xp.where(filled, indptr[:-1], int(indptr[-1])))

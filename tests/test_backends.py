@@ -543,6 +543,29 @@ def test_spans(be, index):
 
 @pytest.mark.parametrize("be", FAST)
 @pytest.mark.parametrize("index", ["i4", "i8"])
+def test_compact(be, index):
+    rng = np.random.default_rng(2)
+    for nnz, share in ((0, 0.5), (1, 0), (1, 1), (90, 0.3), (90, 1), (50_000, 0.2), (50_000, 0)):
+        keep = rng.random(nnz) < share
+        lists = rng.integers(0, 99, nnz).astype(index), rng.random(nnz)
+        runs = np.sort(np.append(rng.integers(0, nnz + 1, 30), [0, nnz])).astype(index)
+        for offsets in (None, runs, runs[[0, -1]], runs[:1] * 0):
+            with Unchanged(keep, *lists):
+                entries, kept, after = be.compact(keep, lists, offsets)
+            assert (entries is None) == keep.all()
+            if entries is not None:
+                np.testing.assert_array_equal(entries, np.flatnonzero(keep))
+            for got, x in zip(kept, lists, strict=True):
+                same(got, x[keep])
+            if offsets is None:
+                assert after is None
+            else:
+                upto = np.concatenate(([0], np.cumsum(keep)))
+                np.testing.assert_array_equal(after, upto[offsets])
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
 @pytest.mark.parametrize("dtype", [*FLOATS, *OTHERS])
 def test_runs_of_lines(be, index, dtype):
     rng = np.random.default_rng(2)

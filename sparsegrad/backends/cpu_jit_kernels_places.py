@@ -79,6 +79,36 @@ def take_runs(ticket, tasks, w, starts, offsets, x, out):
             to, i = stop, i + 1
 
 
+@kernel(">n1 n <I1 <b1 >n1", "I")
+def count_kept(ticket, tasks, offsets, keep, counts):
+    """counts (s,) = the entries of each run that stay."""
+    runs = int64(counts.size)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        for i in range(t * runs // tasks, (t + 1) * runs // tasks):
+            count = int64(0)
+            for e in range(uint64(offsets[i]), uint64(offsets[i + 1])):
+                count += keep[e]
+            counts[i] = count
+
+
+@kernel(">n1 <n1 <n1 <b1 >I1", "I")
+def list_kept(ticket, bounds, firsts, keep, entries):
+    """entries = the positions of those that stay. A share from bounds[t] on fills its places from
+    firsts[t] on; whether one stays is a toss-up, on which no branch may depend."""
+    while True:
+        t = draw(ticket)
+        if t >= bounds.size - 1:
+            return
+        e, to, end = uint64(bounds[t]), uint64(firsts[t]), uint64(firsts[t + 1])
+        while to < end:
+            entries[to] = e
+            to += uint64(keep[e])
+            e += uint64(1)
+
+
 @kernel(">n1 n <I1 <I1 <K1 <K1 >I1", "IK")
 def find(ticket, tasks, indptr, cols, row, col, out):
     """out (q,) = the position of (row[q], col[q]), -1 if it is not there: a binary search."""

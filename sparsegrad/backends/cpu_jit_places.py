@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sparsegrad.backends.cpu_jit_launch import contiguous, get_num_threads, laun
 __all__ = ["CpuJitPlaces", "close_gaps", "row_cuts", "running"]
 
 _MIN_PLACES = 1 << 13  # spans, merge_rows: entries below which NumPy serves
-_MIN_SCAN = 1 << 15  # line_facts: entries
+_MIN_SCAN = 1 << 15  # line_facts, compact: entries
 _MIN_FIND = 1 << 12  # find: cells
 
 
@@ -36,6 +37,24 @@ class CpuJitPlaces(Cpu):
         tasks = tasks_of(total)
         launch(kernel_of("spans", dtype), (tasks, *args), tasks, total)
         return out
+
+    def compact(
+        self, keep: Array, lists: Sequence[Array], offsets: Array | None = None
+    ) -> tuple[Array | None, tuple[Array, ...], Array | None]:
+        known = offsets is None or offsets.dtype in NONE
+        if not (known and keep.size and self._pays(keep.size, _MIN_SCAN)):
+            return super().compact(keep, lists, offsets)
+        keep = contiguous(keep, np.dtype(bool))
+        bounds = np.arange(tasks_of(keep.size) + 1) * keep.size // tasks_of(keep.size)
+        firsts = running(_kept(bounds, keep))
+        if firsts[-1] == keep.size:
+            return None, tuple(lists), offsets
+        entries = memory.empty((int(firsts[-1]),), I4 if keep.size <= np.iinfo(I4).max else I8)
+        args = (bounds, firsts, keep, entries)
+        launch(kernel_of("list_kept", entries.dtype), args, bounds.size - 1, 2 * keep.size)
+        if offsets is not None:
+            offsets = running(_kept(contiguous(offsets, offsets.dtype), keep))
+        return entries, tuple(self.gather(x, entries) for x in lists), offsets
 
     def line_runs(self, indptr: Array, ids: Array) -> tuple[Array, Array]:
         # The size of the matrix decides: its other ops have loaded kernels by now.
@@ -127,6 +146,15 @@ def close_gaps(cuts: Array, starts: Array, listed: Array, offsets: Array) -> Arr
     args = (cuts, starts, listed, offsets, closed)
     launch(kernel_of("close_gaps", listed.dtype), args, cuts.size - 1, closed.size)
     return closed
+
+
+def _kept(offsets: Array, keep: Array) -> Array:
+    """How many entries of each run stay."""
+    counts = np.empty(offsets.size - 1, np.int64)
+    tasks = min(tasks_of(keep.size), counts.size)
+    args = (tasks, offsets, keep, counts)
+    launch(kernel_of("count_kept", offsets.dtype), args, tasks, keep.size)
+    return counts
 
 
 def _sorted_rows(pattern: Any) -> Any:

@@ -72,10 +72,10 @@ def _cut_compressed(pattern: Pattern, parts: tuple[Part, ...]) -> tuple[Pattern 
             index = be.spans(starts, indptr)
             ids = be.gather(ids, index)
     if minor != range(pattern.shape[1 - axis]):
-        keep = _inside(ids, minor)
-        kept = xp.flatnonzero(keep)
-        indptr, ids = _running(xp, keep)[indptr], _renumbered(ids[kept], minor)
-        index = kept if index is None else index[kept]
+        kept, (ids,), indptr = be.compact(_inside(ids, minor), (ids,), indptr)
+        ids = _renumbered(ids, minor)
+        if kept is not None:
+            index = kept if index is None else index[kept]
     index = xp.arange(pattern.nnz) if index is None else index
     index = index if positions is None else positions[index]
     if isinstance(major, int):
@@ -156,11 +156,10 @@ def _renumbered_lines(
         return None
     indptr, minor, positions = grouped(pattern)
     to = be.gather(places, minor)
-    keep = to >= 0
-    entries = xp.flatnonzero(keep)
-    offsets = _running(xp, keep)[indptr]
-    chosen = compressed(pattern.format, shape, offsets, be.gather(to, entries))
-    return Select(chosen, entries if positions is None else be.gather(positions, entries))
+    entries, (to,), offsets = be.compact(to >= 0, (to,), indptr)
+    if positions is not None:
+        entries = positions if entries is None else be.gather(positions, entries)
+    return Select(compressed(pattern.format, shape, offsets, to), entries, distinct=True)
 
 
 def _has_offsets(pattern: Pattern, dim: int, wanted: int) -> bool:

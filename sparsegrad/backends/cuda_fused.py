@@ -101,5 +101,5 @@ def _kernel(
         half = any(narrow) and out.dtype.kind == "f"
         return out.astype("f2") if half else out
 
-    of_elements.__name__ = f"sg_{formula.__name__.removesuffix('_p')}"
+    of_elements.__name__ = f"sg_{formula.__name__.strip('_').removesuffix('_p')}"
     return cupy.fuse(of_elements)

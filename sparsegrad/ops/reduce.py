@@ -156,7 +156,7 @@ def amax_grad_p(be: Any, dy: Any, *, x: Any, top: Any, axis: tuple[int, ...]) ->
 
 
 def _to_hits(xp: Any, dy: Any, hit: Any, ties: Any) -> Any:
-    return hit * (dy / ties).astype(dy.dtype)
+    return hit * (dy / ties.astype(dy.dtype))
 
 
 def _amax_grad_rule(g: Any, x: Any, top: Any, axis: tuple[int, ...]) -> Any:

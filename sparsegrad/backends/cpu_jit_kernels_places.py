@@ -18,6 +18,7 @@ from sparsegrad.backends.cpu_jit_vector import (
 )
 
 _AHEAD = 8  # runs between fetching and copying one
+_0, _1 = uint64(0), uint64(1)
 
 
 @kernel(">n1 n <I1 <I1 >I1", "I")
@@ -47,8 +48,8 @@ def line_runs(indptr, ids, starts, offsets):
     for i in range(uint64(ids.size)):
         line = uint64(ids[i])
         starts[i] = indptr[line]
-        total += int64(indptr[line + uint64(1)]) - int64(indptr[line])
-        offsets[i + uint64(1)] = total
+        total += int64(indptr[line + _1]) - int64(indptr[line])
+        offsets[i + _1] = total
     return total
 
 
@@ -106,28 +107,31 @@ def list_kept(ticket, bounds, firsts, keep, entries):
         while to < end:
             entries[to] = e
             to += uint64(keep[e])
-            e += uint64(1)
+            e += _1
 
 
 @kernel(">n1 n <I1 <I1 <K1 <K1 >I1", "IK")
 def find(ticket, tasks, indptr, cols, row, col, out):
-    """out (q,) = the position of (row[q], col[q]), -1 if it is not there: a binary search."""
-    n = int64(row.size)
+    """out (q,) = the position of (row[q], col[q]), -1 if it is not there: a binary search without
+    a branch, of a line fetched ahead."""
+    n, last, ahead = int64(row.size), uint64(cols.size - 1), uint64(_AHEAD)
     while True:
         t = draw(ticket)
         if t >= tasks:
             return
-        for q in range(t * n // tasks, (t + 1) * n // tasks):
+        for q in range(uint64(t * n // tasks), uint64((t + 1) * n // tasks)):
+            if q + ahead + ahead < uint64(n):
+                prefetch(indptr, uint64(row[q + ahead + ahead]))
+                prefetch(cols, uint64(indptr[uint64(row[q + ahead])]))
             i, j = uint64(row[q]), int64(col[q])
-            low, end = int64(indptr[i]), int64(indptr[i + uint64(1)])
-            high = end
-            while low < high:
-                middle = (low + high) >> 1
-                if int64(cols[middle]) < j:
-                    low = middle + 1
-                else:
-                    high = middle
-            out[q] = low if low < end and int64(cols[low]) == j else -1
+            low, end = uint64(indptr[i]), uint64(indptr[i + _1])
+            left = end - low
+            while left > _0:
+                half = (left + _1) >> _1
+                low += half if int64(cols[low + half - _1]) < j else _0
+                left -= half
+            found = (low < end) & (int64(cols[min(low, last)]) == j)
+            out[q] = int64(low) if found else int64(-1)
 
 
 @kernel(">n1 <I1 <I1 >n2", "I")
@@ -147,9 +151,9 @@ def line_facts(ticket, indptr, minor, found):
             stays += after[e] == before[e]
         for i in range(t * lines // tasks, (t + 1) * lines // tasks):
             e = uint64(indptr[i])
-            if e > uint64(0) and e < uint64(indptr[i + 1]):
-                falls -= minor[e] < minor[e - uint64(1)]
-                stays -= minor[e] == minor[e - uint64(1)]
+            if e > _0 and e < uint64(indptr[i + 1]):
+                falls -= minor[e] < minor[e - _1]
+                stays -= minor[e] == minor[e - _1]
         found[t, 0], found[t, 1] = falls, stays
 
 
@@ -206,4 +210,4 @@ def close_gaps(ticket, cuts, starts, listed, offsets, closed):
                 source, to = source + step, to + step
             while to < end:
                 closed[to] = listed[source]
-                source, to = source + uint64(1), to + uint64(1)
+                source, to = source + _1, to + _1

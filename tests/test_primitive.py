@@ -215,6 +215,8 @@ def test_bad_primitives_fail_where_they_are_defined(define: Any) -> None:
         define(lambda x: x)
     with pytest.raises(ValueError, match="promote"):
         define(promote="up")(lambda xp, x: x)
+    with pytest.raises(TypeError, match="a formula to fuse takes 'xp'"):
+        define(fuse=True)(lambda be, x: x)
 
     @define
     def twice_p(xp: Any, x: Any) -> Any:

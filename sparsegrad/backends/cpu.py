@@ -122,7 +122,7 @@ class Cpu(Backend):
         plain = values.shape == (pattern.nnz,) and x.ndim == 2 and x.dtype != np.float16
         if not plain or x.dtype.kind not in "fc":
             return super().spmm(pattern, values, x)
-        if (out := nearly_full.spmm(pattern, values, x)) is not None:
+        if (out := nearly_full.spmm(self, pattern, values, x)) is not None:
             return out
         matrix, free = _lent(pattern, values, x.dtype)
         out = matrix @ x

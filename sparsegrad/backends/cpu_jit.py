@@ -8,7 +8,7 @@ to SciPy and NumPy.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from sparsegrad import memory
 from sparsegrad.backends import nearly_full
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu_jit_calls import (
+    F4,
+    F8,
     LINE,
     NONE,
     add_carries,
@@ -23,6 +25,7 @@ from sparsegrad.backends.cpu_jit_calls import (
     array_of,
     kernel_of,
     product_work,
+    reads_often,
     result,
     row_chunks,
     same_index,
@@ -42,7 +45,7 @@ from sparsegrad.backends.cpu_jit_products import CpuJitProducts, wide_of
 from sparsegrad.backends.cpu_jit_random import CpuJitRandom
 from sparsegrad.backends.cpu_jit_segments import CpuJitSegments
 from sparsegrad.backends.cpu_jit_steps import CpuJitSteps
-from sparsegrad.backends.cpu_jit_tiles import spmm_tiles
+from sparsegrad.backends.cpu_jit_tiles import spmm_tiles, tiles_of
 from sparsegrad.backends.dense import ACTIVATIONS, Dense
 from sparsegrad.dtypes import kind
 
@@ -52,6 +55,7 @@ __all__ = ["MIN_PRODUCT", "CpuJit", "get_num_threads", "row_plan", "set_num_thre
 # which does nothing larger should not wait for Numba to load; as in the other files of `CpuJit`.
 MIN_PRODUCT = 1 << 15  # spmm, sddmm: multiplications
 
+_NO_BIAS = {F4: np.empty(0, F4), F8: np.empty(0, F8)}
 _SHORT = 16  # bytes of the shortest vector of a kernel
 _CACHED = 1 << 18  # bytes of an output that stays in the cache next to a core
 _OUTPUTS = 16  # of them at most, one for each chunk
@@ -98,6 +102,13 @@ class CpuJit(
     ) -> tuple[Array, bool]:
         """`spmm`; and whether the rows went through the activation and with the bias `then`."""
         nnz = pattern.nnz
+        if x.ndim == 2 and x.dtype == values.dtype and x.flags.carray and values.flags.carray:
+            key = "product", x.shape[1], x.dtype.char, self.always
+            ready = pattern.cached(key, lambda: self._ready(pattern, x.shape[1], x.dtype))
+            if ready is not None and len(x) == pattern.shape[1] and values.shape == (nnz,):
+                return self._product_of_rows(
+                    ready, values[:, None], 1, x[:, None], x.shape[1:], then
+                )
         if not self._pays(nnz * math.prod(x.shape[1:]), MIN_PRODUCT):
             return super().spmm(pattern, values, x), False
         wide, (m, n) = wide_of(x.dtype), pattern.shape
@@ -109,7 +120,7 @@ class CpuJit(
             or values.shape != (nnz, *x.shape[1:-1])
         ):
             return super().spmm(pattern, values, x), False
-        if (out := nearly_full.spmm(pattern, values, x)) is not None:
+        if (out := nearly_full.spmm(self, pattern, values, x)) is not None:
             return out, False
         heads, k = math.prod(x.shape[1:-1]), x.shape[-1]
         if not nnz or not heads * k:
@@ -141,14 +152,46 @@ class CpuJit(
             known = pattern.cached("kept values", KeptValues)
             if (kept := known.moved(scalars[:, 0], positions, self.gather)) is not None:
                 scalars, positions = kept[:, None], positions[:0]
-        entries = (indptr, indices, positions, cuts, carried)
+        plan = (indptr, indices, positions, cuts, carried)
+        ready = _Ready.of(plan, heads, width, wide)
         then = then if heads == 1 else None
-        out = _row_product(entries, scalars, step, dense, (*x.shape[1:-1], width), then)
-        if then is not None and carried.size:
-            whole = np.unique(cuts[carried, 0] - 1)
-            out[whole] = Dense.bias_act(self, out[whole], then[1], ACTIVATIONS[then[0]])
+        dims = (*x.shape[1:-1], width)
+        out, done = self._product_of_rows(ready, scalars, step, dense, dims, then)
         out = out if width == k else out[..., :k]
-        return result(out, x.dtype, (m, *x.shape[1:])), then is not None
+        return result(out, x.dtype, (m, *x.shape[1:])), done
+
+    def _ready(self, pattern: Any, k: int, dtype: np.dtype) -> _Ready | None:
+        """What is the same for all products with a dense matrix of k columns; None where more than
+        one kernel, which reads values and matrix as they are, may serve."""
+        nnz, row = pattern.nnz, k * dtype.itemsize
+        if (
+            dtype not in (F4, F8)
+            or not nnz * k
+            or not self._pays(nnz * k, MIN_PRODUCT)
+            or k >= nearly_full.MIN_WIDTH
+            or reads_often(nnz, pattern.shape[1], row)
+            or tiles_of(pattern, row) is not None
+            or _scatter_plan(pattern, row) is not None
+            or (plan := row_plan(pattern)) is None
+            or plan[2].size >= _MIN_KEPT
+        ):
+            return None
+        return _Ready.of(plan, 1, k, dtype)
+
+    def _product_of_rows(
+        self,
+        ready: _Ready,
+        values: Array,
+        step: int,
+        x: Array,
+        dims: tuple[int, ...],
+        then: tuple[int, Array] | None,
+    ) -> tuple[Array, bool]:
+        out = _row_product(ready, values, step, x, dims, then)
+        if then is not None and ready.carried.size:
+            whole = np.unique(ready.cuts[ready.carried, 0] - 1)
+            out[whole] = Dense.bias_act(self, out[whole], then[1], ACTIVATIONS[then[0]])
+        return out, then is not None
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
         plan, arrays = self._segments(values, indptr), same_index(indptr, perm)
@@ -164,7 +207,8 @@ class CpuJit(
         else:  # a product with a matrix of ones, whose rows are the runs
             entries = (offsets, perm, NONE[perm.dtype], *row_chunks(offsets, True))
             dense = array_of(values, wide, (perm.size, 1, width))
-            out = _row_product(entries, np.ones((1, 1), wide), 0, dense, dims)
+            ready = _Ready.of(entries, 1, width, wide)
+            out = _row_product(ready, np.ones((1, 1), wide), 0, dense, dims)
         return result(out, values.dtype, (offsets.size - 1, *dims))
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
@@ -193,27 +237,43 @@ class CpuJit(
         return result(out, x.dtype, (nnz, *x.shape[1:-1]))
 
 
+class _Ready(NamedTuple):
+    """A kernel for products of a matrix, with the arguments that follow from its pattern."""
+
+    kernel: Any
+    given: tuple[Array, ...]  # cuts, indptr, indices, positions
+    cuts: Array
+    carried: Array
+    rows: int  # of the result
+    made: int  # rows that the kernel makes, parts of long ones included
+    work: int
+
+    @classmethod
+    def of(cls, plan: tuple[Array, ...], heads: int, k: int, dtype: np.dtype) -> _Ready:
+        """From a row plan, for a dense matrix with so many heads and columns."""
+        indptr, indices, positions, cuts, carried = plan
+        m = indptr.size - 1
+        kernel = kernel_of(_spmm_kernel(heads, k, k * dtype.itemsize), dtype, indptr.dtype)
+        made = m + len(cuts) * bool(carried.size)
+        work = product_work(indices.size, heads * k) + made * heads * k
+        return cls(kernel, (cuts, indptr, indices, positions), cuts, carried, m, made, work)
+
+
 def _row_product(
-    plan: tuple[Array, ...],
+    ready: _Ready,
     values: Array,
     step: int,
     x: Array,
     dims: tuple[int, ...],
     then: tuple[int, Array] | None = None,
 ) -> Array:
-    """A @ x of a row plan of A (m, n) and x (n, H, k), as (m, *dims). `then`: an activation and a
-    bias for the rows that are in one chunk."""
-    indptr, indices, positions, cuts, carried = plan
-    m, (_, heads, k) = indptr.size - 1, x.shape
-    rows = m + len(cuts) * bool(carried.size)
-    out = memory.empty((rows, *dims), x.dtype)
-    to = out.reshape(rows, heads, k)
-    act, bias = (0, np.empty(0, x.dtype)) if then is None else then
-    args = (cuts, indptr, indices, positions, values, step, x, act, bias, to)
-    kernel = kernel_of(_spmm_kernel(heads, k, k * x.itemsize), x.dtype, indptr.dtype)
-    work = product_work(indices.size, heads * k)
-    launch(kernel, args, len(cuts) - 1, work + out.size)
-    return add_carries(out, m, cuts, carried)
+    """A @ x for x (n, H, k), as (m, *dims). `then`: an activation and a bias for the rows that are
+    in one chunk."""
+    out = memory.empty((ready.made, *dims), x.dtype)
+    act, bias = (0, _NO_BIAS[x.dtype]) if then is None else then
+    args = (values, step, x, act, bias, out.reshape(ready.made, *x.shape[1:]))
+    launch(ready.kernel, (*ready.given, *args), len(ready.cuts) - 1, ready.work)
+    return add_carries(out, ready.rows, ready.cuts, ready.carried)
 
 
 def _spmm_kernel(heads: int, k: int, row_bytes: int) -> str:

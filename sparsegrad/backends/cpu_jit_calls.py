@@ -28,6 +28,7 @@ __all__ = [
     "kernel_of",
     "kernels",
     "product_work",
+    "reads_often",
     "result",
     "row_chunks",
     "same_index",
@@ -112,12 +113,17 @@ def array_of(array: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
     return contiguous(array, dtype).reshape(shape)
 
 
+def reads_often(reads: int, rows: int, width: int) -> bool:
+    """Whether rows of so many bytes are worth being moved for so many reads."""
+    return reads >= _MIN_READS * rows and width % LINE == 0
+
+
 def aligned(rows: Array, reads: int) -> Array:
     """The rows (n, *D) as they are, or a copy, so that vectors of a row begin with a cache line;
     where `reads` reads of a row are so many that this pays. One across two lines takes half as long
     again."""
-    line = rows[0].nbytes % LINE == 0 and reads >= _MIN_READS * len(rows)
-    if not line or rows.ctypes.data % LINE == 0:
+    width = rows.nbytes // max(1, len(rows))
+    if not reads_often(reads, len(rows), width) or rows.ctypes.data % LINE == 0:
         return rows
     out = memory.aligned(rows.shape, rows.dtype)
     np.copyto(out, rows)

@@ -17,6 +17,7 @@ from sparsegrad.dtypes import accumulator
 __all__ = ["CpuJitDense"]
 
 _MIN_DENSE = 1 << 14  # elements below which NumPy serves
+_LOSS = 32  # passes in whose time NumPy does a cross entropy of a few rows
 _GRAIN = 1 << 14  # elements of a task, at least
 _MAX_TASKS = 256
 _FLOATS = (np.dtype("f4"), np.dtype("f8"))
@@ -108,7 +109,7 @@ class CpuJitDense(Cpu):
     def cross_entropy(
         self, x: Array, classes: Array, weight: Array | None, smoothing: float
     ) -> tuple[Array, Array]:
-        dtype = self._dense_dtype(x, 4)
+        dtype = self._dense_dtype(x, _LOSS)
         if dtype is None:
             return super().cross_entropy(x, classes, weight, smoothing)
         tasks, chunk = _tasks(x)
@@ -127,7 +128,7 @@ class CpuJitDense(Cpu):
         weight: Array | None,
         smoothing: float,
     ) -> Array:
-        dtype = self._dense_dtype(x, 4)
+        dtype = self._dense_dtype(x, _LOSS)
         if dtype is None:
             return super().cross_entropy_grad(g, x, lse, classes, weight, smoothing)
         tasks, chunk = _tasks(x)

@@ -17,7 +17,7 @@ from sparsegrad.backends.cpu_jit_calls import LINE, NONE, kernel_of, product_wor
 from sparsegrad.backends.cpu_jit_kept import KeptValues
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 
-__all__ = ["spmm_tiles"]
+__all__ = ["spmm_tiles", "tiles_of"]
 
 # Measured on Zen 4, 3.7M entries, 35 % of the cells, k 64: 1.5 times as fast as without tiles where
 # x lies in the second cache, 2.2 times where it lies in the third.
@@ -39,14 +39,10 @@ class _Tiles(NamedTuple):
 def spmm_tiles(be: Any, pattern: Any, values: Array, step: int, x: Array) -> Array | None:
     """A @ x for values (nnz,), or one for all with step 0, and x (n, k); None where tiles do not
     pay."""
-    (m, n), row = pattern.shape, x.shape[1] * x.itemsize
-    if row < _MIN_ROW or row > _CACHE or row % LINE:
+    found = tiles_of(pattern, x.shape[1] * x.itemsize)
+    if found is None:
         return None
-    shift = (_CACHE // row).bit_length() - 1
-    count = -(-n // (1 << shift))
-    chunks = min(_MAX_CHUNKS, m, pattern.nnz // (_PASSES * max(n, 1)))
-    if count < 2 or chunks < _MIN_CHUNKS or pattern.nnz < _MIN_ENTRIES * m * count:
-        return None
+    count, shift, chunks = found
     plan = pattern.cached(("tiles", shift), lambda: _plan(pattern, count, shift, chunks))
     if plan is None:
         return None
@@ -55,11 +51,25 @@ def spmm_tiles(be: Any, pattern: Any, values: Array, step: int, x: Array) -> Arr
         moved = kept.moved(values, plan.positions, be.gather)
         if moved is not None:
             values, plan = moved, plan._replace(positions=plan.positions[:0])
-    out = memory.empty((m, x.shape[1]), x.dtype)
+    out = memory.empty((pattern.shape[0], x.shape[1]), x.dtype)
     kernel = kernel_of("spmm_tiles", x.dtype, plan.indptr.dtype)
     work = product_work(pattern.nnz, x.shape[1])
     launch(kernel, (*plan, values, step, x, out), chunks, work)
     return out
+
+
+def tiles_of(pattern: Any, row: int) -> tuple[int, int, int] | None:
+    """For rows of x of so many bytes: how many tiles, the bits of their width, and chunks of rows;
+    None where tiles do not pay."""
+    m, n = pattern.shape
+    if row < _MIN_ROW or row > _CACHE or row % LINE:
+        return None
+    shift = (_CACHE // row).bit_length() - 1
+    count = -(-n // (1 << shift))
+    chunks = min(_MAX_CHUNKS, m, pattern.nnz // (_PASSES * max(n, 1)))
+    if count < 2 or chunks < _MIN_CHUNKS or pattern.nnz < _MIN_ENTRIES * m * count:
+        return None
+    return count, shift, chunks
 
 
 def _plan(pattern: Any, count: int, shift: int, chunks: int) -> _Tiles | None:

@@ -8,23 +8,23 @@ import numpy as np
 
 from sparsegrad.config import current as settings
 
-__all__ = ["spmm"]
+__all__ = ["MIN_WIDTH", "spmm"]
 
 # Measured (bench: spmm-nearly-full) with 90 % of 1000² cells stored, float32, two cores: 512 wide,
 # the temporary and BLAS are 3.9 times as fast as the sparse kernel; 128 wide, filling the temporary
 # takes what BLAS gains.
-_MIN_WIDTH = 256
+MIN_WIDTH = 256
 _MIN_WORK = 1 << 27  # multiplications
 
 
-def spmm(pattern: Any, values: np.ndarray, x: np.ndarray) -> np.ndarray | None:
+def spmm(be: Any, pattern: Any, values: np.ndarray, x: np.ndarray) -> np.ndarray | None:
     """A @ x, or None where the sparse product is the better one: everywhere but for plain float
     matrices whose sparsity is below `config.auto_convert_threshold`.
 
     The temporary has at most 1 / (1 - threshold) cells an entry. Absent entries must not meet an
     infinity or a NaN, which 0 times would spread.
     """
-    if x.ndim != 2 or x.shape[1] < _MIN_WIDTH or values.ndim != 1:
+    if x.ndim != 2 or x.shape[1] < MIN_WIDTH or values.ndim != 1:
         return None
     m, n = pattern.shape
     cells = m * n
@@ -44,4 +44,4 @@ def spmm(pattern: Any, values: np.ndarray, x: np.ndarray) -> np.ndarray | None:
         full[at] = values
     else:
         np.add.at(full, at, values)
-    return full.reshape(m, n) @ x
+    return be.matmul(full.reshape(m, n), x)

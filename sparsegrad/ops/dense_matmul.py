@@ -6,7 +6,7 @@ from typing import Any
 
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.shape import reshape_p, transpose
+from sparsegrad.ops.shape import permute_p, reshape_p, transpose
 
 __all__ = ["bmm", "matmul", "mm", "mv"]
 
@@ -18,10 +18,15 @@ def matmul_p(be: Any, a: Any, b: Any) -> Any:
 
 
 matmul_p.defvjp(
-    a=lambda g, b: _times(g, transpose(b, -2, -1)),
-    b=lambda g, a: _times_left(transpose(a, -2, -1), g),
+    a=lambda g, b: _times(g, _turned(b)),
+    b=lambda g, a: _times_left(_turned(a), g),
     sparse_g=True,
 )
+
+
+def _turned(x: Any) -> Any:
+    """The last two dimensions swapped."""
+    return permute_p(x, axes=(1, 0)) if x.ndim == 2 else transpose(x, -2, -1)
 
 
 def _times(g: Any, b: Any) -> Any:

@@ -214,7 +214,7 @@ def taken(monkeypatch):
         calls.append(out is not None)
         return out
 
-    monkeypatch.setattr(nearly_full, "_MIN_WIDTH", 1)
+    monkeypatch.setattr(nearly_full, "MIN_WIDTH", 1)
     monkeypatch.setattr(nearly_full, "_MIN_WORK", 0)
     monkeypatch.setattr(nearly_full, "spmm", spy)
     return calls

@@ -2,12 +2,13 @@
 //
 //   compact        upto (n,): how many of the entries up to each one stay -> the positions of those
 //                  that do, what up to three lists say of them, and offsets of the runs left
+//   rank           floats and the run of each -> keys of 64 bits that sort by run, then by number
 //   first          entries sorted within their runs -> whether each is among the first k
 //
 // Mapping   A thread an entry, then a thread an offset. Neighbours write neighbours where entries
 //           stay in order.
-// Bytes     compact n i + kept (1 + 2 lists) i + runs (2 i, and a read by index); first n (8 + 3 i),
-//           and n flags written by index.
+// Bytes     compact n i + kept (1 + 2 lists) i + runs (2 i, and a read by index); rank n (12 + 2 i);
+//           first n (8 + 3 i), and n flags written by index.
 // Numbers   Integers; each place is written once: the same every time.
 // Replaces  flatnonzero (a scan and a kernel), a gather for each list, another scan and a gather for
 //           the offsets.
@@ -37,6 +38,19 @@ sg_select_compact(const I* __restrict__ upto, long long n, const I* __restrict__
   for (long long r = sg_thread(); r <= runs; r += sg_threads()) {
     const I end = offsets_or_null[r];
     out_offsets_or_null[r] = end ? upto[end - 1] : I(0);
+  }
+}
+
+// values, entries listed by run if `order` is null, else at its places; segment (n,): the run of each
+// listed one, below 2^32. No value may be nan or -0.
+template <typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_select_rank(const float* __restrict__ values, const I* __restrict__ order_or_null,
+               const I* __restrict__ segment, long long n, unsigned long long* __restrict__ key) {
+  for (long long e = sg_thread(); e < n; e += sg_threads()) {
+    const unsigned int bits = __float_as_uint(values[order_or_null ? order_or_null[e] : e]);
+    const unsigned int rising = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    key[e] = (unsigned long long)segment[e] << 32 | rising;
   }
 }
 

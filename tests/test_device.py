@@ -169,9 +169,9 @@ MORE = {
         prune 5 2; prune[hybrid] 5 1; nonzero[sparse] 5 0; getitem[sparse mask] 10 1;
         getitem[own mask] 8 2
     """,
-    "sorted by value, then by row or column, and chosen": """
-        top_k[None,value] 7 1; top_k[None,magnitude] 7 1; top_k[0,value] 11 1;
-        top_k[0,magnitude] 11 1; top_k[1,value] 12 1; top_k[1,magnitude] 12 1
+    "sorted by row or column and by value, then chosen": """
+        top_k[None,value] 7 1; top_k[None,magnitude] 7 1; top_k[0,value] 8 1;
+        top_k[0,magnitude] 8 1; top_k[1,value] 8 1; top_k[1,magnitude] 8 1
     """,
     "several ops in a row, each of few launches": """
         symmetrize[max,bool] 5 0; cat[hybrid] 5 1; where[sparse] 5 4; where[mask] 22 7;

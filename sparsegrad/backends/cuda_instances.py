@@ -109,6 +109,7 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     },
     "select": {
         "sg_select_compact": _product(_INDEX),
+        "sg_select_rank": _product(_INDEX),
         "sg_select_first": _product(_INDEX),
     },
     "spgemm_masked": {

@@ -28,23 +28,19 @@ class CudaSelect(Backend):
             return super().compact(keep, lists, offsets)
         return _compact(keep, lists, offsets, dtype)
 
-
     def least_in_runs(self, key: Array, offsets: Array, order: Array | None, k: int) -> Array:
         """Sorted, within runs too: one by one, they would be found in a round for every length."""
         import cupy
 
-        dtype, runs = offsets.dtype, offsets.size - 1
-        listed = key if order is None else cupy.take(key, order)
-        perm, segment = cupy.argsort(listed), self.expand(offsets, key.size)
-        if runs > 1:
-            ids = cupy.take(segment, perm).reshape(1, -1)
-            perm = cupy.take(perm, sort_order(ids, (runs,)))
+        dtype, segment = offsets.dtype, self.expand(offsets, key.size)
+        order = None if order is None else cupy.ascontiguousarray(order, dtype)
+        perm = _by_run(key, order, segment, offsets.size - 1)
         keep = cupy.empty(key.size, dtype)
         launch(
             kernel("select", "sg_select_first", ctype_of(dtype)),
             key.size,
             sorted=perm,
-            order_or_null=None if order is None else cupy.ascontiguousarray(order, dtype),
+            order_or_null=order,
             segment=segment,
             offsets=cupy.ascontiguousarray(offsets),
             n=key.size,
@@ -52,6 +48,29 @@ class CudaSelect(Backend):
             keep=keep,
         )
         return keep
+
+
+def _by_run(key: Array, order: Array | None, segment: Array, runs: int) -> Array:
+    """Entries listed by `order`, in the order of their runs, within these of their keys."""
+    import cupy
+
+    if key.dtype == np.float32 and 1 < runs < 1 << 32:
+        packed = cupy.empty(key.size, np.uint64)
+        launch(
+            kernel("select", "sg_select_rank", ctype_of(segment.dtype)),
+            key.size,
+            values=cupy.ascontiguousarray(key),
+            order_or_null=order,
+            segment=segment,
+            n=key.size,
+            key=packed,
+        )
+        return cupy.argsort(packed)
+    perm = cupy.argsort(key if order is None else cupy.take(key, order))
+    if runs > 1:
+        ids = cupy.take(segment, perm).reshape(1, -1)
+        perm = cupy.take(perm, sort_order(ids, (runs,)))
+    return perm
 
 
 def _compact(

@@ -112,6 +112,9 @@ def test_first_in_runs_is_deterministic(cp):
 MUTANTS = {
     "rank": ("select", "t - offsets[segment[t]] < k", "t < k", check_first),
     "one more": ("select", "segment[t]] < k", "segment[t]] <= k", check_first),
+    "negative": ("select", "bits & 0x80000000u ? ~bits", "bits & 0x80000000u ? bits", check_first),
+    "run": ("select", "(unsigned long long)segment[e] << 32 | rising", "rising", check_first),
+    "listed": ("select", "order_or_null ? order_or_null[e] : e", "e", check_first),
     "order": ("select", "order_or_null ? (long long)order_or_null[e] : e", "e", check_first),
     "place": ("select", "e ? upto[e - 1] : I(0)", "upto[e] - 1", check_compact),
     "first": ("select", "e ? upto[e - 1] : I(0)", "upto[e - 1]", check_compact),

@@ -229,12 +229,13 @@ class _Pool:
         not `working`, but waits, one of them takes its place there."""
         if _cpu is None or (place := (_cpu(), working)) == self.placed:
             return
-        now = time.perf_counter()
+        now, before = time.perf_counter(), self.placed
         if working and now - self.changed < _TICK:
             return  # two callers in turn would move all workers at each call
         cpu, everywhere = {place[0]}, os.sched_getaffinity(0)
+        others = self.threads if before is None or before[0] != place[0] else self.threads[:1]
         with suppress(OSError):  # not permitted, or a thread that has ended
-            for i, thread in enumerate(self.threads):
+            for i, thread in enumerate(others):
                 stands_in = i == 0 and not working
                 os.sched_setaffinity(thread, cpu if stands_in else everywhere - cpu or everywhere)
         self.placed, self.changed = place, now

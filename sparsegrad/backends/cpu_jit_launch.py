@@ -17,6 +17,7 @@ long runs on the pool alone while the main thread waits, so that Ctrl-C works.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import inspect
@@ -45,6 +46,7 @@ _MOMENT = 50e-6  # seconds that a thread stays awake after work, and while other
 _TICK = 1e-3  # seconds between two changes of the CPUs of all helpers, each a call of the system
 _POLL = 0.1  # seconds between looks at signals that another thread received
 _PATIENCE = 0.3  # seconds that an interrupted kernel has to end the tasks it is at
+_LAST_PATIENCE = 10.0  # the same when the process ends
 _NO_MORE = np.iinfo(np.int64).max // 2  # a ticket beyond every task
 _TASKS, _DONE, _BOARD = 1, 16, 24  # places on the board beside the ticket, and its size
 
@@ -97,11 +99,11 @@ def set_num_threads(n: int) -> None:
 class _Job:
     """One kernel call that helpers may join until its caller has found no work left."""
 
-    __slots__ = ("args", "done", "kernel", "lock", "places", "started")
+    __slots__ = ("args", "done", "ended", "kernel", "lock", "places", "started")
 
     def __init__(self, kernel: Callable[..., Any], args: tuple[Any, ...], places: int) -> None:
         self.kernel, self.args, self.places = kernel, args, places
-        self.lock, self.started = threading.Lock(), 0
+        self.lock, self.started, self.ended = threading.Lock(), 0, 0
         self.done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def join(self) -> bool:
@@ -129,7 +131,10 @@ class _Job:
         """Wait for the helpers that joined; those still asleep find the job closed.
 
         patience: seconds to wait at most for each; queue.Empty beyond."""
-        errors = [self.done.get(timeout=patience) for _ in range(self.close())]
+        errors, started = [], self.close()
+        while self.ended < started:
+            errors.append(self.done.get(timeout=patience))
+            self.ended += 1
         for error in errors:
             if error is not None:
                 raise error
@@ -143,11 +148,23 @@ class _Job:
                     break
         except BaseException:
             self.args[0][0] = _NO_MORE
-            # A long task goes on by itself, in memory that nobody will look at.
-            with suppress(queue.Empty):
+            try:
                 self.finish(_PATIENCE)
+            except queue.Empty:  # it goes on by itself, in memory that nobody will look at
+                _left.append(self)
             raise
         self.finish()
+
+
+_left: list[_Job] = []  # jobs that went on after an interrupt
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Let them end: a BLAS whose library is taken down under it crashes the process."""
+    for job in _left:
+        with suppress(queue.Empty, Exception):
+            job.finish(_LAST_PATIENCE)
 
 
 def _own_cpu() -> Callable[[], int] | None:
@@ -370,6 +387,7 @@ def _after_fork() -> None:
     """The child has none of the parent's threads, and their locks may be held for ever."""
     global _pool, _compiling
     _pool, _compiling = _Pool(), threading.RLock()
+    _left.clear()
 
 
 if hasattr(os, "register_at_fork"):

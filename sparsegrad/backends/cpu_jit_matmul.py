@@ -23,6 +23,7 @@ __all__ = ["matmul"]
 # Multiplications from which OpenBLAS uses several threads: of two matrices, and of a vector.
 _MIN_MATRIX, _MIN_VECTOR = 1 << 20, 1 << 13
 _PART = 1 << 21  # multiplications in a part, about 50 µs
+_LONG = 1 << 30  # multiplications in a part, at most, about 30 ms
 _MAX_SUMS = 8  # parts of a sum, on which its bits depend
 _MIN_SIDE = 128  # rows or columns in a part
 _SPEED = 16  # multiplications in the time of an element of other kernels
@@ -74,8 +75,9 @@ def _matrices(a: Array, b: Array, out: Array) -> None:
 
 
 def _parts(work: int) -> int:
-    """One for each thread: BLAS packs what parts have in common anew for each."""
-    return min(get_num_threads(), work // _PART)
+    """One for each thread, because BLAS packs anew for each what parts have in common; and more of
+    those that would keep Ctrl-C waiting."""
+    return max(min(get_num_threads(), work // _PART), work // _LONG)
 
 
 def _cuts(size: int, parts: int) -> list[tuple[int, int]]:

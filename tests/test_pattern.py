@@ -684,6 +684,13 @@ def test_handles_of_one_core_share_work(calls: list[str]) -> None:
     assert calls == []
 
 
+def test_handles_of_one_core_keep_their_formats() -> None:
+    A = sg.csr([0, 2, 3], [1, 1, 0], [1.0, 2.0, 3.0], (2, 2))
+    for B in (A, A.to("coo"), A.to("csc")):
+        for out in (B.coalesce(), sg.tril(B), sg.fill_diagonal(B, 1), sg.symmetrize(B, "max")):
+            assert out.format == B.format
+
+
 def test_drop_caches_and_their_size() -> None:
     A = as_format("unsorted", "coo")
     P = A.pattern

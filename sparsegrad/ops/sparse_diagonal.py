@@ -272,7 +272,7 @@ def add_self_loops(A: Any, weight: Any = 1) -> Any:
         return plan_select.assemble(A.format, (ids, ids), (n, n)).pattern
 
     # Kept on the pattern of A, so that the plan of the sum lives as long as both of them.
-    return A + wrap(weight, A.pattern.cached(("identity", A.format), identity))
+    return A + wrap(weight, A.pattern.cached("identity", identity))
 
 
 @memory_for("remove_self_loops")

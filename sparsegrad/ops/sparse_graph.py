@@ -57,7 +57,7 @@ def _mirrored(pattern: Pattern) -> tuple[Pattern | None, Any, Any, Any]:
     entries that meet in each cell, one run a cell; and a count of zero for each run."""
     image, order = pattern.T.to(pattern.format)
     merge, xp = plan.union(pattern, image), pattern.core.backend.xp
-    entries = xp.arange(pattern.nnz)
+    entries = xp.arange(pattern.nnz, dtype=pattern.coords[0].dtype)
     entries = xp.concatenate((entries, entries if order is None else order))
     if merge.perm is not None:
         entries = entries[merge.perm]

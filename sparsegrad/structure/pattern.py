@@ -253,7 +253,7 @@ class Pattern:
 
     def cached(self, key: Any, build: Callable[[], Any]) -> Any:
         """A value derived from this handle, kept as long as the core."""
-        return self.core.cached((key, self.order, self.transposed), build)
+        return self.core.cached((key, self.format, self.order, self.transposed), build)
 
     def same_as(self, other: Pattern) -> bool:
         """Whether values on `other` line up with values on this pattern.

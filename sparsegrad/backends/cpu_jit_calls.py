@@ -41,7 +41,7 @@ NONE = {I4: np.empty(0, I4), I8: np.empty(0, I8)}
 GRAIN = 8192  # entries and rows in a chunk, unless that makes more than _MAX_CHUNKS
 LINE = 64  # bytes, as the longest vector of a kernel
 _MAX_CHUNKS = 1024
-_FIND, _VECTOR = 16, 8  # see `product_work`
+_FIND, _VECTOR = 40, 8  # see `product_work`
 _MIN_READS = 64  # of every row, that are worth moving it
 
 _FAMILIES = (

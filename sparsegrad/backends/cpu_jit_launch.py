@@ -37,8 +37,9 @@ from sparsegrad.backends import blas
 
 __all__ = ["Kernel", "contiguous", "get_num_threads", "launch", "set_num_threads"]
 
-# Elements touched below which one thread is as fast as waking another (about 100 µs of work).
-_PARALLEL = 1 << 18
+# Elements touched below which one thread is as fast as two: waking the other, and results that lie
+# in the cache of the wrong core, cost about 100 µs.
+_PARALLEL = 1 << 19
 # Elements from which the main thread hands a kernel over and waits: about 50 ms of work, or half a
 # second of cache misses.
 _LONG = 1 << 26

@@ -854,9 +854,11 @@ def with_index(pattern, index):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("index", ["i4", "i8"])
 @pytest.mark.parametrize("dims", [(1, 8), (1, 19), (2, 5), (3, 33)])
-def test_products_whose_output_is_small(dims, index, dtype):
-    """Few rows, listed by column: of each chunk of columns an output of its own, then their sum."""
-    rng, (m, n) = np.random.default_rng(0), (20, 2000)
+@pytest.mark.parametrize("shape", [(20, 2000), (20_000, 70)], ids=["few rows", "empty rows"])
+def test_products_of_entries_listed_by_column(dims, index, dtype, shape):
+    """Few rows: of each chunk of columns an output of its own, then their sum. Rows that mostly
+    stay empty: one output."""
+    rng, (m, n) = np.random.default_rng(0), shape
     cells = np.sort(rng.choice(m * n, 5000, replace=False))
     pattern = with_index(Pattern.coo([cells % m, cells // m], (m, n)), index).to("csc")[0]
     heads, k = dims
@@ -865,7 +867,8 @@ def test_products_whose_output_is_small(dims, index, dtype):
     be = CpuJit(always=True)
     for values in (whole(rng, width, dtype), np.broadcast_to(whole(rng, 1, dtype), width)):
         same(be.spmm(pattern, values, x), REFERENCE.spmm(pattern, values, x))
-    assert pattern.cached("scatter_chunks", lambda: None) is not None
+    cuts, *_ = cpu_jit._scatter_plan(pattern, 4 * heads * k)
+    assert len(cuts) == 2 if m > n else len(cuts) > 2
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

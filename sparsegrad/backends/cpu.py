@@ -17,6 +17,7 @@ from sparsegrad.dtypes import accumulator, kind
 __all__ = ["Cpu"]
 
 _NO_VALUES = np.empty(0)
+_NARROW = 8  # columns that are scattered one number at a time
 _WIDE = 512  # elements in a row from which NumPy's loop along a row is what takes its time
 
 
@@ -89,6 +90,17 @@ class Cpu(Backend):
         return np.argsort(key, kind="stable")
 
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
+        width = out[:1].size
+        if (
+            0 < width <= _NARROW
+            and out.dtype.char in "fd"
+            and out.dtype == values.dtype
+            and values.shape == (index.size, *out.shape[1:])
+            and out.flags.c_contiguous
+        ):  # np.add.at is fast in one dimension alone
+            at = index if width == 1 else index.astype(np.int64)[:, None] * width + np.arange(width)
+            np.add.at(out.reshape(-1), at.reshape(-1), values.reshape(-1))
+            return
         if out.ndim == 1 or kind(out.dtype) not in "fc" or len(index) * out[:1].size < 4096:
             super().scatter_add(out, index, values)
             return
@@ -124,7 +136,7 @@ class Cpu(Backend):
             return super().spmm(pattern, values, x)
         if (out := nearly_full.spmm(self, pattern, values, x)) is not None:
             return out
-        matrix, free = _lent(pattern, values, x.dtype)
+        matrix, free = _lent(pattern, values, x.dtype, pattern.format == "csc")
         out = matrix @ x
         _give_back(matrix, free)
         return out
@@ -241,19 +253,24 @@ def _sorting(product: sp.csr_array) -> Array:
     return listed.data
 
 
-def _lent(pattern: Any, values: Array, dtype: np.dtype) -> tuple[sp.csr_array, list[sp.csr_array]]:
-    """A matrix of SciPy, and where `_give_back` puts it. Making one takes longer than a small
-    product: it is kept, without values, and taken out while in use, so that no two threads share
-    one."""
-    free, positions = pattern.cached("scipy", lambda: ([], pattern.rows()[2]))
+def _lent(
+    pattern: Any, values: Array, dtype: np.dtype, by_column: bool = False
+) -> tuple[Any, list[Any]]:
+    """A matrix of SciPy, CSR or CSC, and where `_give_back` puts it. Making one takes longer than a
+    small product: it is kept, without values, and taken out while in use, so that no two threads
+    share one."""
+    listed = pattern.T if by_column else pattern
+    key = "scipy", by_column
+    free, positions = pattern.cached(key, lambda: ([], listed.rows()[2]))
     data = values if positions is None else values[positions]
     data = np.ascontiguousarray(data, dtype=dtype)
     try:
         matrix = free.pop()
         matrix.data = data
     except IndexError:
-        indptr, indices, _ = pattern.rows()
-        matrix = sp.csr_array((data, indices, indptr), shape=pattern.shape)
+        indptr, indices, _ = listed.rows()
+        make = sp.csc_array if by_column else sp.csr_array
+        matrix = make((data, indices, indptr), shape=pattern.shape)
     return matrix, free
 
 

@@ -59,6 +59,7 @@ _NO_BIAS = {F4: np.empty(0, F4), F8: np.empty(0, F8)}
 _SHORT = 16  # bytes of the shortest vector of a kernel
 _CACHED = 1 << 18  # bytes of an output that stays in the cache next to a core
 _OUTPUTS = 16  # of them at most, one for each chunk
+_CLEARED = 1 << 24  # bytes of an output, mostly zeros, that one thread makes
 _RUNS = 64  # entries that each chunk adds to a row of its output, for clearing it to pay
 _MIN_KEPT = 1 << 15  # values that are kept in another order: fewer are fast to find
 
@@ -140,11 +141,15 @@ class CpuJit(
             if out is not None:
                 return result(out, x.dtype, (m, *x.shape[1:])), False
         if (few := _scatter_plan(pattern, heads * width * wide.itemsize)) is not None:
-            parts = np.empty((len(few[0]) - 1, m, heads, width), dtype=wide)
+            chunks, dims = len(few[0]) - 1, (m, *x.shape[1:-1], width)
+            out = memory.empty(dims if chunks == 1 else (chunks, *dims), wide)
+            parts = out.reshape(chunks, m, heads, width)
             kernel = kernel_of("spmm_scattered", wide, few[1].dtype)
             work = product_work(nnz, heads * width)
-            launch(kernel, (*few, scalars, step, dense, parts), len(parts), work)
-            return result(parts.sum(axis=0)[..., :k], x.dtype, (m, *x.shape[1:])), False
+            launch(kernel, (*few, scalars, step, dense, parts), chunks, work)
+            out = out if chunks == 1 else out.sum(axis=0)
+            out = out if width == k else out[..., :k]
+            return result(out, x.dtype, (m, *x.shape[1:])), False
         if (plan := row_plan(pattern)) is None:
             return super().spmm(pattern, given, x), False
         indptr, indices, positions, cuts, carried = plan
@@ -303,19 +308,25 @@ def _build_row_plan(pattern: Any) -> tuple[Array, Array, Array, Array, Array] | 
 
 
 def _scatter_plan(pattern: Any, row_bytes: int) -> tuple[Array, Array, Array] | None:
-    """Chunks of columns, offsets and rows of a product whose entries are listed by column and
-    whose output is small: each chunk then adds to an output of its own, and nothing is gathered.
-    None for any other. Made once for a pattern."""
-    if pattern.format != "csc" or pattern.shape[0] * row_bytes > _CACHED:
+    """Chunks of columns, offsets and rows of a product whose entries are listed by column, and
+    which adds them to its output in that order: one for each chunk where an output is small, one
+    for all where most of its rows stay empty. Nothing is gathered or grouped, which costs more
+    than a product with rows that were just taken from a matrix. None for any other."""
+    m, nbytes = pattern.shape[0], pattern.shape[0] * row_bytes
+    if pattern.format != "csc":
         return None
-    return pattern.cached("scatter_chunks", lambda: _build_scatter_plan(pattern))
+    chunks = min(_OUTPUTS, pattern.nnz // (_RUNS * m)) if nbytes <= _CACHED else 0
+    if chunks < 2:
+        if 2 * pattern.nnz > m or nbytes > _CLEARED:
+            return None
+        chunks = 1
+    return pattern.cached(("scatter_chunks", chunks), lambda: _build_scatter_plan(pattern, chunks))
 
 
-def _build_scatter_plan(pattern: Any) -> tuple[Array, Array, Array] | None:
+def _build_scatter_plan(pattern: Any, chunks: int) -> tuple[Array, Array, Array] | None:
     indptr, indices, positions = pattern.T.rows()
     arrays = same_index(indptr, indices)
-    chunks = min(_OUTPUTS, pattern.nnz // (_RUNS * pattern.shape[0]))
-    if arrays is None or positions is not None or chunks < 2:
+    if arrays is None or positions is not None:
         return None
     cuts = np.empty((chunks + 1, 2), dtype=np.int64)
     kernel_of("cut_rows", arrays[0].dtype)(arrays[0], chunks, False, cuts)

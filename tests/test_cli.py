@@ -267,7 +267,7 @@ def test_warmup(monkeypatch):
 
     some = {name: cpu_jit_calls.kernels()[name] for name in ("segment_sum", "sum_counts")}
     monkeypatch.setattr(cpu_jit_calls, "kernels", lambda: some)
-    result = run("warmup")  # float32 and float64, each with two index dtypes; and one of these alone
+    result = run("warmup")  # float32 and float64, each with two index dtypes; and these alone
     assert result.exit_code == 0 and re.fullmatch(
         r"6 kernels are ready after \d+ s\n", result.stdout
     )

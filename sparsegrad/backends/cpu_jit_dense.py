@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,7 @@ def _optional(array: Array | None, dtype: np.dtype) -> Array:
     return np.empty(0, dtype) if array is None else contiguous(array, dtype)
 
 
+@cache
 def _kernel(name: str, *dtypes: np.dtype) -> Any:
     from sparsegrad.backends import (
         cpu_jit_kernels_activations,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,7 @@ def _in_place(p: Array, *state: Array) -> bool:
     )
 
 
+@cache
 def _kernel(name: str, *dtypes: np.dtype) -> Any:
     from sparsegrad.backends import cpu_jit_kernels_steps
 

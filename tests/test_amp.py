@@ -34,11 +34,13 @@ PRODUCTS = {
     "conv1d": lambda: sg.conv1d(numbers(2, 3, 8), numbers(4, 3, 3)),
     "spmm": lambda: sparse() @ Y,
     "spmm from the left": lambda: numbers(3, 5) @ sparse(),
+    "spmm with bias": lambda: sg.spmm(sparse(), Y, bias=numbers(3), activation="relu"),
     "spmm max": lambda: sg.spmm(sparse(), Y, reduce="max"),
     "sddmm": lambda: sg.sddmm(X, numbers(4, 4), sparse()),
     "spgemm": lambda: sparse() @ sg.random_sparse(4, 4, 0.5),
     "SparseLinear": lambda: nn.SparseLinear(4, 3)(X),
     "GCNConv": lambda: nn.GCNConv(4, 3, bias=False)(X, GRAPH),
+    "GCNConv with bias": lambda: nn.GCNConv(4, 3, activation="relu")(X, GRAPH),
 }
 SUMS = {
     "sum": lambda h: h.sum(),

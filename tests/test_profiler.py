@@ -110,6 +110,9 @@ def test_speed_up_is_estimated_from_the_table():
         A @ x
         A.T @ x
     assert prof.speed_up > 1  # 1.6e9 cells for 4000 entries: a second, if dense
+    with sg.profile() as layer:
+        sg.spmm(A, x, bias=sg.ones(32), activation="relu")
+    assert layer.speed_up > 1
     tall = sg.coo([[0], [0]], [1.0], (1, 10**6))
     with sg.profile() as one:
         tall @ sg.ones(10**6, 2)

@@ -22,8 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Products: many operations on each number, summed in float32 by every backend.
 _NARROW = (
-    *("matmul_p", "linear_p", "spmm_p", "spmm_extreme_p", "sddmm_p", "spgemm_p"),
-    "spgemm_masked_p",
+    *("matmul_p", "linear_p", "spmm_p", "spmm_bias_act_p", "spmm_extreme_p", "sddmm_p"),
+    *("spgemm_p", "spgemm_masked_p"),
 )
 # Sums, exponentials, solvers: PyTorch's list, and the sums of sparse tensors.
 _WIDE = (

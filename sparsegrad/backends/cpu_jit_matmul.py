@@ -2,7 +2,7 @@
 
 The threads of OpenBLAS look out for more work for tens of milliseconds after each product, and take
 half a core from whoever computes next: the sparse products of a network that has both. Ours take
-about a tenth longer for a large product, and leave the core alone.
+somewhat longer for a large product (bench: mlp), and leave the core alone.
 """
 
 from __future__ import annotations

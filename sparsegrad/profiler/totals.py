@@ -55,6 +55,9 @@ class OpStats:
     device_seconds: float = 0.0
 
 
+_PRODUCTS = frozenset(("spmm", "spmm_bias_act"))  # what the cost table says of dense ones
+
+
 class Totals:
     """Events by kind, counted once somebody looks or there are many."""
 
@@ -156,7 +159,7 @@ class Totals:
         cost table if it is a sparse one, else 0."""
         itemsize = dtype.itemsize if dtype is not None else 0
         self._patterns[facts] = max(itemsize, self._patterns.get(facts, 0))
-        if named(what, facts)[1] != "spmm":
+        if named(what, facts)[1] not in _PRODUCTS:
             return 0.0
         shape = facts[2]
         return cost.dense_cost(shape, size // max(1, shape[turned]), 1, False)

@@ -18,7 +18,7 @@ from sparsegrad.dtypes import accumulator
 __all__ = ["CpuJitDense"]
 
 _MIN_DENSE = 1 << 14  # elements below which NumPy serves
-_LOSS = 32  # passes in whose time NumPy does a cross entropy of a few rows
+_LOSS = 128  # passes in whose time NumPy does a cross entropy of a few rows
 _GRAIN = 1 << 14  # elements of a task, at least
 _MAX_TASKS = 256
 _FLOATS = (np.dtype("f4"), np.dtype("f8"))

@@ -21,7 +21,7 @@ from sparsegrad.backends.steps import (
 
 __all__ = ["CpuJitSteps"]
 
-_MIN_STEP = 1 << 14  # elements below which NumPy serves
+_MIN_STEP = 1 << 12  # elements below which NumPy serves
 _CHUNK = 1 << 14  # elements of a task, at least
 _MAX_TASKS = 1024
 _FLOATS = (np.dtype("f4"), np.dtype("f8"))

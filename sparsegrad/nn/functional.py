@@ -82,7 +82,7 @@ from sparsegrad.ops import (
 )
 from sparsegrad.ops.fused import class_losses
 from sparsegrad.ops.index import put_rows_p, take_p
-from sparsegrad.ops.reduce import reduced, rows_of_classes
+from sparsegrad.ops.reduce import check_reduction, reduced, rows_of_classes
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor, as_tensor
 
@@ -252,6 +252,7 @@ def cross_entropy(
         raise ValueError(
             f"cross_entropy: label_smoothing must lie in [0, 1), got {label_smoothing}"
         )
+    check_reduction("cross_entropy", reduction)
     if isinstance(logits, SparseTensor):
         raise TypeError("cross_entropy: logits must be dense, got a SparseTensor")
     logits = as_tensor(logits)
@@ -276,14 +277,14 @@ def cross_entropy(
     if not soft:
         (logits,) = full_precision(logits)
         loss, counts = class_losses(
-            "cross_entropy", logits, target, weight, ignore_index, label_smoothing
+            "cross_entropy", logits, target, weight, ignore_index, label_smoothing, reduction
         )
         if reduction != "mean" or counts is None:
-            return reduced("cross_entropy", loss, reduction)
+            return loss
         be = backends.for_array(counts)
         total = be.sum(counts)
         total = be.xp.where(total == 0, math.nan, total)  # of nothing, as the mean of nothing
-        return ops.sum(loss) / Tensor(be.xp.asarray(total, loss.dtype))
+        return loss / Tensor(be.xp.asarray(total, loss.dtype))
     log_probs = ops.log_softmax(logits, 1)
     weighted = log_probs if weight is None else log_probs * weight
     if isinstance(target, SparseTensor):

@@ -13,7 +13,14 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import GraphError, ShapeError
 from sparsegrad.ops.bias import biased, check_activation
 from sparsegrad.ops.dense_matmul import matmul, matmul_p
-from sparsegrad.ops.reduce import check_classes, class_ids, mean_p, reduced, softmax_p, sum_p
+from sparsegrad.ops.reduce import (
+    check_classes,
+    check_reduction,
+    class_ids,
+    mean_p,
+    softmax_p,
+    sum_p,
+)
 from sparsegrad.ops.shape import as_argument, reshape_p, transpose
 from sparsegrad.ops.unary import rsqrt_p
 
@@ -42,34 +49,54 @@ linear_p.defvjp(
 
 
 # ---- cross entropy -----------------------------------------------------------------------------
-# classes (n,), int64, negative for rows that are left out; weight (C,), an array or None.
+# classes (n,), int64, negative for rows that are left out; weight (C,), an array or None; reduction
+# of all n losses, those that are left out being 0.
 @primitive(aux=("lse",), promote="float")
-def cross_entropy_p(be: Any, x: Any, *, classes: Any, weight: Any, smoothing: float) -> Any:
-    """Logits (n, C) -> losses (n,), and log(sum(exp(x))) of each row."""
-    return be.cross_entropy(x, classes, weight, smoothing)
+def cross_entropy_p(
+    be: Any, x: Any, *, classes: Any, weight: Any, smoothing: float, reduction: str
+) -> Any:
+    """Logits (n, C) -> losses (n,), or () if they are reduced; and log(sum(exp(x))) of each row."""
+    losses, lse = be.cross_entropy(x, classes, weight, smoothing)
+    if reduction == "none":
+        return losses, lse
+    total = losses.sum()
+    return (total / lse.dtype.type(len(x)) if reduction == "mean" else total), lse
 
 
 @primitive
 def cross_entropy_grad_p(
-    be: Any, dy: Any, x: Any, *, lse: Any, classes: Any, weight: Any, smoothing: float
-) -> Any:
-    """Gradient of the losses to the logits, for dy (n,): (n, C)."""
+    be: Any, dy: Any, x: Any, *, lse: Any, classes: Any, weight: Any, smoothing: float,
+    reduction: str,
+) -> Any:  # fmt: skip
+    """Gradient of the losses to the logits, for dy (n,), or () if they are reduced: (n, C)."""
+    if reduction != "none":
+        each = dy / lse.dtype.type(len(x)) if reduction == "mean" else dy
+        dy = be.xp.empty(len(x), lse.dtype)
+        dy[...] = each
     return be.cross_entropy_grad(dy, x, lse, classes, weight, smoothing)
 
 
+def _loss_rule(
+    g: Any, x: Any, lse: Any, classes: Any, weight: Any, smoothing: float, reduction: str
+) -> Any:
+    given = {"classes": classes, "weight": weight, "smoothing": smoothing, "reduction": reduction}
+    return cross_entropy_grad_p(g, x, lse=lse, **given)
+
+
 def _loss_slope(
-    g: Any, x: Any, lse: Any, classes: Any, weight: Any, smoothing: float
-) -> Any:  # to dy, in which the gradient is linear
-    ones = as_argument("cross_entropy", backends.for_array(lse).xp.ones(x.shape[:1], x.dtype))
-    each = cross_entropy_grad_p(
-        ones, x, lse=lse, classes=classes, weight=weight, smoothing=smoothing
-    )
-    return sum_p(g * each, axis=(1,))
+    g: Any, dy_meta: Any, x: Any, lse: Any, classes: Any, weight: Any, smoothing: float,
+    reduction: str,
+) -> Any:  # fmt: skip
+    """To dy, in which the gradient is linear."""
+    ones = as_argument("cross_entropy", backends.for_array(lse).xp.ones(dy_meta.shape, x.dtype))
+    each = _loss_rule(ones, x, lse, classes, weight, smoothing, reduction)
+    return sum_p(g * each, axis=(1,) if reduction == "none" else (0, 1))
 
 
 def _loss_curvature(
-    g: Any, dy: Any, x: Any, classes: Any, weight: Any, smoothing: float
-) -> Any:  # to x: that of softmax, times how much target a row has
+    g: Any, dy: Any, x: Any, classes: Any, weight: Any, smoothing: float, reduction: str
+) -> Any:
+    """To x: that of softmax, times how much target a row has."""
     xp = backends.for_array(classes).xp
     mass = xp.ones(classes.shape, x.dtype)
     if weight is not None:
@@ -79,14 +106,12 @@ def _loss_curvature(
     p = softmax_p(x, axis=1)
     mixed = p * g
     slope = mixed - p * sum_p(mixed, axis=(1,), keepdims=True)
+    if reduction == "mean":
+        dy = dy / len(classes)
     return slope * reshape_p(dy * mass, shape=(-1, 1))
 
 
-cross_entropy_p.defvjp(
-    x=lambda g, x, lse, classes, weight, smoothing: cross_entropy_grad_p(
-        g, x, lse=lse, classes=classes, weight=weight, smoothing=smoothing
-    )
-)
+cross_entropy_p.defvjp(x=_loss_rule)
 cross_entropy_grad_p.defvjp(dy=_loss_slope, x=_loss_curvature)
 
 
@@ -194,15 +219,17 @@ def class_losses(
     weight: Any = None,
     ignore_index: int | None = None,
     smoothing: float = 0.0,
+    reduction: str = "none",
 ) -> tuple[Any, Any]:
-    """Losses (n,) of logits (n, C) with integer classes (n,), a tensor, checked here; and how much
-    each row counts in their mean (n,), an array, or None where each counts once. weight (C,): a
-    tensor without gradient."""
-    be = backends.for_array(logits.data)
-    xp, classes = be.xp, class_ids(op, target)
-    left_out = None if ignore_index is None else classes == ignore_index
-    if left_out is not None and xp is np and not left_out.any():  # on a GPU that would be a wait
-        left_out = None
+    """Losses (n,) of logits (n, C) with integer classes (n,), a tensor, checked here, or what they
+    are reduced to; and how much each row counts in their mean (n,), an array, or None where each
+    counts once: a mean is then over all n. weight (C,): a tensor without gradient."""
+    xp, classes = backends.for_array(logits.data).xp, class_ids(op, target)
+    left_out = None
+    if ignore_index is not None:
+        left_out = classes == ignore_index
+        if xp is np and not left_out.any():  # on a GPU that would be a wait
+            left_out = None
     if left_out is None:
         check_classes(op, classes, logits.shape[1])
     else:
@@ -213,8 +240,15 @@ def class_losses(
         if weight.requires_grad:
             raise GraphError(f"{op}: weight is a constant, got a tensor that requires a gradient")
         factors = weight.data.astype(dtypes.accumulator(logits.dtype), copy=False)
-    losses = cross_entropy_p(logits, classes=classes, weight=factors, smoothing=smoothing)
-    if factors is None and left_out is None:
+    even = factors is None and left_out is None
+    losses = cross_entropy_p(
+        logits,
+        classes=classes,
+        weight=factors,
+        smoothing=smoothing,
+        reduction=reduction if even or reduction != "mean" else "sum",
+    )
+    if even:
         return losses, None
     counts = (classes >= 0).astype(losses.dtype)
     if factors is not None:
@@ -241,8 +275,8 @@ def cross_entropy(logits: Any, target: Any, reduction: str = "mean") -> Any:
             f"cross_entropy: expected logits (n, C) and target (n,), got {logits.shape} and "
             f"{target.shape}"
         )
-    losses, _ = class_losses("cross_entropy", logits, target)
-    return reduced("cross_entropy", losses, reduction)
+    check_reduction("cross_entropy", reduction)
+    return class_losses("cross_entropy", logits, target, reduction=reduction)[0]
 
 
 def layer_norm(

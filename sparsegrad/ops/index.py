@@ -142,9 +142,10 @@ def put_rows_p(be: Any, x: Any, *, index: Any, n: int, distinct: bool = False) -
     return be.put_rows(x, index, n, distinct)
 
 
-def _take_rule(
+def take_rule(
     g: Any, index: Any, sparse: bool, skip: int | None, distinct: bool, x_meta: Any
 ) -> Any:
+    """The gradient of `take_p`, whose arguments these are."""
     if skip is not None:
         keep = backends.for_array(index).xp.flatnonzero(index != skip)
         g, index = take_p(g, index=keep), index[keep]
@@ -157,7 +158,7 @@ def _take_rule(
     return row_sparse(g, index, x_meta.shape)
 
 
-take_p.defvjp(x=_take_rule)
+take_p.defvjp(x=take_rule)
 
 
 @primitive(promote="none", passes_g=True)
@@ -167,9 +168,16 @@ def take_runs_p(be: Any, x: Any, *, runs: Runs) -> Any:
 
 
 take_runs_p.defvjp(
-    x=lambda g, runs, x_meta: _take_rule(g, runs.positions, False, None, False, x_meta)
+    x=lambda g, runs, x_meta: take_rule(g, runs.positions, False, None, False, x_meta)
 )
 put_rows_p.defvjp(x=lambda g, index, distinct: take_p(g, index=index, distinct=distinct))
+
+
+def entries_of(x: Any, places: Any, distinct: bool = False) -> Any:
+    """Rows of x (n, *D) in runs, or at an index (e,) with or without repeats: (e, *D)."""
+    if isinstance(places, Runs):
+        return take_runs_p(x, runs=places)
+    return take_p(x, index=places, distinct=distinct)
 
 
 @primitive(promote="none")

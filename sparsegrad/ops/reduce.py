@@ -149,14 +149,7 @@ def _amax_rule(g: Any, x: Any, out: Any, axis: tuple[int, ...], keepdims: bool) 
 @primitive(promote="none")
 def amax_grad_p(be: Any, dy: Any, *, x: Any, top: Any, axis: tuple[int, ...]) -> Any:
     """dy, of size 1 along `axis`, in equal shares to the elements of x that are `top`."""
-    hit = x == top
-    ties = hit.sum(axis=axis, keepdims=True, dtype="int64")
-    wide = be.convert(dy, dtypes.accumulator(dy.dtype))  # half precision stops counting at 2048
-    return be.convert(be.fused(_to_hits, wide, hit, ties), dy.dtype)
-
-
-def _to_hits(xp: Any, dy: Any, hit: Any, ties: Any) -> Any:
-    return hit * (dy / ties.astype(dy.dtype))
+    return be.convert(be.amax_grad(dy, x, top, axis), dy.dtype)
 
 
 def _amax_grad_rule(g: Any, x: Any, top: Any, axis: tuple[int, ...]) -> Any:
@@ -513,9 +506,8 @@ def check_classes(op: str, target: Any, classes: int) -> None:
     if be.xp is not np:
         be.check_indices(f"{op}: target", target, classes, later=not anomaly.get())
         return
-    bad = (target < 0) | (target >= classes)
-    if bool(bad.any()):
-        at = int(bad.argmax())
+    if target.size and (target.min() < 0 or target.max() >= classes):
+        at = int(((target < 0) | (target >= classes)).argmax())
         raise IndexError(f"{op}: target[{at}] = {int(target[at])} is outside [0, {classes})")
 
 

@@ -12,11 +12,10 @@ import numpy as np
 from sparsegrad import backends
 from sparsegrad.device import Device
 from sparsegrad.errors import PatternError, ShapeError, memory_for
-from sparsegrad.ops.index import getitem_p, raw_index, take, take_or_zero_p, take_p, take_runs_p
+from sparsegrad.ops.index import entries_of, getitem_p, raw_index, take, take_or_zero_p, take_p
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import as_argument, as_axis, permute_p, reshape_p, unsqueeze
 from sparsegrad.structure import plan, plan_index
-from sparsegrad.structure.arrays import Runs
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan_select import Select
 
@@ -283,10 +282,8 @@ def selected(values: Any, chosen: Select) -> Any:
     """Values on the pattern of a plan."""
     from sparsegrad.sparse_tensor import wrap
 
-    if isinstance(chosen.entries, Runs):
-        values = take_runs_p(values, runs=chosen.entries)
-    elif chosen.entries is not None:
-        values = take_p(values, index=chosen.entries, distinct=chosen.distinct)
+    if chosen.entries is not None:
+        values = entries_of(values, chosen.entries, chosen.distinct)
     return wrap(values, chosen.pattern)
 
 

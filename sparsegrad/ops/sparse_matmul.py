@@ -19,7 +19,7 @@ from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.ops.bias import back_to_sum, biased, check_activation, one_pass
 from sparsegrad.ops.dense_matmul import matmul, matmul_p
 from sparsegrad.ops.elementwise import cast, scaled_sum_p
-from sparsegrad.ops.index import take_p
+from sparsegrad.ops.index import entries_of, take_p
 from sparsegrad.ops.shape import (
     as_argument,
     broadcast_p,
@@ -60,7 +60,7 @@ def _spmm_x_rule(g: Any, values: Any, pattern: Any) -> Any:
         if isinstance(g, SomeRows) and g.sparse_dim == 1:
             part = plan_rows.reached(pattern, g.pattern, math.prod(g.shape[1:]))
         if part is not None:
-            out = spmm_p(take_p(values, index=part.entries), g.values, pattern=part.pattern.T)
+            out = spmm_p(entries_of(values, part.entries), g.values, pattern=part.pattern.T)
             return out if part.columns is None else wrap(out, part.columns)
         g = g._densify("backward of spmm")
     return spmm_p(values, g, pattern=pattern.T)

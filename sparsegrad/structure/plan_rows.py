@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsegrad.structure.arrays import Array, index_dtype
+from sparsegrad.structure.arrays import Array, Runs, index_dtype
 from sparsegrad.structure.core import Core
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import remember
@@ -36,12 +36,12 @@ _lock = threading.Lock()
 class Reached(NamedTuple):
     """The part of a matrix that lies in some of its rows.
 
-    pattern: (rows, columns). entries: positions of its values among those of the matrix.
-    columns: the ones that have entries, as a pattern (n,); None if all n are there.
+    pattern: (rows, columns). entries: positions of its values among those of the matrix, or the
+    runs of them. columns: the ones that have entries, as a pattern (n,); None if all n are there.
     """
 
     pattern: Pattern
-    entries: Array
+    entries: Array | Runs
     columns: Pattern | None
 
 
@@ -87,8 +87,8 @@ def _offsets(pattern: Pattern, row: Array) -> Array:
 def _reached(pattern: Pattern, row: Array, offsets: Array) -> Reached:
     indptr, cols, positions = pattern.rows()
     be, n = pattern.core.backend, pattern.shape[1]
-    entries = be.spans(indptr[row], offsets)
-    ids = be.gather(cols, entries)
+    runs = Runs(indptr[row], offsets.astype(indptr.dtype, copy=False))
+    ids = be.take_runs(cols, runs)
     touched = np.zeros(n, bool)
     touched[ids] = True
     columns = np.flatnonzero(touched)
@@ -101,5 +101,5 @@ def _reached(pattern: Pattern, row: Array, offsets: Array) -> Reached:
     shape = (int(row.size), width)
     dtype = index_dtype(shape, int(ids.size))
     core = Core("csr", shape, (offsets.astype(dtype), ids.astype(dtype, copy=False)))
-    at = entries if positions is None else be.gather(positions, entries)
-    return Reached(Pattern(core, "csr"), at.astype(cols.dtype, copy=False), listed)
+    entries = runs if positions is None else be.take_runs(positions, runs)
+    return Reached(Pattern(core, "csr"), entries, listed)

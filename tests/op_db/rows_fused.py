@@ -90,14 +90,19 @@ def ref_elu_grad(dy: Any, x: Any) -> Any:
 CLASSES = np.array([2, -1, 0, 1, 2, 0])
 FACTORS = np.array([0.5, 2.0, 0.0])
 TARGETS = {
-    "": {"classes": CLASSES, "weight": None, "smoothing": 0.0},
-    "weight": {"classes": CLASSES, "weight": FACTORS, "smoothing": 0.0},
-    "smoothing": {"classes": CLASSES, "weight": None, "smoothing": 0.2},
-    "both": {"classes": CLASSES, "weight": FACTORS, "smoothing": 0.2},
+    name: {"classes": CLASSES, "weight": weight, "smoothing": smoothing, "reduction": reduction}
+    for name, weight, smoothing, reduction in (
+        ("", None, 0.0, "none"),
+        ("weight", FACTORS, 0.0, "none"),
+        ("smoothing", None, 0.2, "none"),
+        ("both", FACTORS, 0.2, "none"),
+        ("mean", None, 0.0, "mean"),
+        ("sum", FACTORS, 0.2, "sum"),
+    )
 }
 
 
-def target(classes: Any, weight: Any, smoothing: float) -> Any:
+def target(classes: Any, weight: Any, smoothing: float, reduction: str) -> Any:
     """Distributions (n, C), scaled by the factors; 0 for rows that are left out."""
     t = (classes[:, None] == np.arange(3)) * (1 - smoothing) + smoothing / 3
     return t * (1 if weight is None else weight) * (classes[:, None] >= 0)
@@ -117,7 +122,8 @@ def losses(static: dict[str, Any]) -> Any:
 def ref_losses(static: dict[str, Any]) -> Any:
     def ref(x: Any) -> Any:
         lse = np.log(np.exp(x).sum(1, keepdims=True))
-        return (target(**static) * (lse - x)).sum(1)
+        each = (target(**static) * (lse - x)).sum(1)
+        return {"none": each, "sum": each.sum(), "mean": each.mean()}[static["reduction"]]
 
     return ref
 
@@ -133,7 +139,8 @@ def slopes(static: dict[str, Any]) -> Any:
 def ref_slopes(static: dict[str, Any]) -> Any:
     def ref(dy: Any, x: Any) -> Any:
         t, p = target(**static), np.exp(x) / np.exp(x).sum(1, keepdims=True)
-        return dy[:, None] * (t.sum(1, keepdims=True) * p - t)
+        rows = dy[:, None] if dy.ndim else dy / (len(x) if static["reduction"] == "mean" else 1)
+        return rows * (t.sum(1, keepdims=True) * p - t)
 
     return ref
 
@@ -233,7 +240,8 @@ ROWS = [
     *(OpCase(f"cross_entropy[{name or 'classes'}]", losses(static), ref_losses(static),
              lambda d: iter([((d.dense(6, 3),), {})]), "cross_entropy_p") for name, static in TARGETS.items()),
     *(OpCase(f"cross_entropy_grad[{name or 'classes'}]", slopes(static), ref_slopes(static),
-             lambda d: iter([((d.dense(6), d.dense(6, 3)), {})]), "cross_entropy_grad_p") for name, static in TARGETS.items()),
+             lambda d, one=static["reduction"] == "none": iter([((d.dense(*[6] * one), d.dense(6, 3)), {})]), "cross_entropy_grad_p")
+      for name, static in TARGETS.items()),
     OpCase("layer_norm", lambda *a: sg.layer_norm(a[0], a[0].shape[1:], *a[1:], eps=EPS), ref_norm,
            lambda d: (s for sizes in (("nd", "d", "d"), ("nd", "d"), ("nd",)) for s in norms(*sizes)(d)), "layer_norm_p", errors=(
         (lambda: sg.layer_norm(sg.ones(2, 3), 2), sg.ShapeError, r"layer_norm: expected x \(\.\.\., \(2,\)\), got shape \(2, 3\)"),

@@ -6,6 +6,7 @@ import datetime
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from bench import bandwidth, machine, probe
@@ -49,8 +50,9 @@ def run(
         ],
         "results": [],
     }
-    timer = Timer(effort)
     for case in cases:
+        budget = min(effort.budget_s, getattr(case, "budget_s", effort.budget_s))
+        timer = Timer(replace(effort, budget_s=budget))
         counts: Sequence[int | None] = threads if case.threaded else [None]
         for variant in case.variants(size):
             expected = case.expected(variant)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from contextlib import ContextDecorator
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 from numpy.linalg import LinAlgError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "AnomalyError",
@@ -90,25 +93,40 @@ def out_of_memory(error: BaseException, shape: Any = None, dtype: Any = None) ->
     return f"out of memory: {nbytes:,} bytes for an array of shape {tuple(shape)} and dtype {dtype}"
 
 
-class memory_for(ContextDecorator):
+class memory_for:
     """Where memory is short inside, an OutOfMemoryError says for what, and how much was asked for.
     A context manager, and a decorator. For arrays that are made outside of primitives, which do
     the same (`engine/refusal.py`).
 
+    what: a text, or a function that makes it when it is wanted.
     shape, dtype: of an array that is made, where no error of the library may know them; a
         ValueError means then that no address space holds it.
     """
 
-    def __init__(self, what: str, shape: Any = None, dtype: Any = None) -> None:
+    def __init__(self, what: str | Callable[[], str], shape: Any = None, dtype: Any = None) -> None:
         self.what, self.shape, self.dtype = what, shape, dtype
+
+    def __call__(self, fn: F) -> F:
+        @wraps(fn)  # without `with`, which costs something where nothing goes wrong
+        def inner(*args: Any, **options: Any) -> Any:
+            try:
+                return fn(*args, **options)
+            except Exception as error:
+                self._explain(error)
+                raise
+
+        return inner  # type: ignore[return-value]
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None:
-            return
+        if error is not None:
+            self._explain(error)
+
+    def _explain(self, error: BaseException) -> None:
         absurd = self.shape is not None and type(error) is ValueError
         if absurd or lacks_memory(error):
             text = out_of_memory(error, self.shape, self.dtype)
-            raise OutOfMemoryError(f"{self.what}: {text}") from error
+            what = self.what if isinstance(self.what, str) else self.what()
+            raise OutOfMemoryError(f"{what}: {text}") from error

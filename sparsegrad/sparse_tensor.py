@@ -500,7 +500,7 @@ def compressed(
 def _together(values: Tensor, pattern: Pattern, device: Any) -> tuple[Tensor, Pattern]:
     """Both on one device: the one that is asked for, else that of the part which is on a GPU."""
     here, there = values.device, pattern.device
-    if device is None and here == there:
+    if device is None and (here is there or here == there):
         return values, pattern
     target = device if device is not None else there if here == CPU else here
     moved = values.to(target)

@@ -36,7 +36,8 @@ class Candidate:
 
 class Case(Protocol):
     """A benchmark. `threaded`: runs at several thread counts; `memory`: peaks are measured;
-    `per`: operations in one call, where the time of one matters."""
+    `per`: operations in one call, where the time of one matters. A case whose calls are
+    short and many may have a `budget_s` of its own."""
 
     name: str
     title: str
@@ -69,6 +70,7 @@ def all_cases() -> dict[str, Case]:
         pool,
         profile,
         scatter,
+        small_ops,
         softmax,
         spgemm,
         spmm,
@@ -92,6 +94,7 @@ def all_cases() -> dict[str, Case]:
         embedding.Embedding(),
         mlp.Mlp(),
         narrow.Random(),
+        small_ops.SmallOps(),
         tape.Tape(),
         profile.Profile(),
         import_time.ImportTime(),

@@ -14,7 +14,7 @@ import numpy as np
 from bench.cases import OURS, Candidate, Variant
 from bench.oracle import Expected
 
-__all__ = ["Patterns"]
+__all__ = ["Patterns", "entries"]
 
 _SIZES = {"full": (100_000, 1_000_000), "quick": (3_000, 30_000), "tiny": (40, 200)}
 
@@ -91,7 +91,7 @@ class Patterns:
 
     def expected(self, variant: Variant) -> Mapping[str, Expected]:
         found = _OPS[variant["op"]][1](_matrix(*variant["sizes"]).astype(np.float64))
-        return {name: Expected(array) for name, array in _entries(found).items()}
+        return {name: Expected(array) for name, array in entries(found).items()}
 
     def candidates(self, variant: Variant) -> list[Candidate]:
         ours, theirs = _OPS[variant["op"]]
@@ -103,15 +103,15 @@ class Patterns:
             return lambda: ours(_sg().csr(*arrays, check=False, copy=False))
 
         def result(raw: Any) -> dict[str, np.ndarray]:
-            return _entries(raw.to_scipy() if raw.sparse_dim == 2 else raw.to_dense().numpy())
+            return entries(raw.to_scipy() if raw.sparse_dim == 2 else raw.to_dense().numpy())
 
         return [
             Candidate(OURS, make, result, role="ours"),
-            Candidate("SciPy", lambda: lambda: theirs(S), _entries, needs="scipy"),
+            Candidate("SciPy", lambda: lambda: theirs(S), entries, needs="scipy"),
         ]
 
 
-def _entries(found: Any) -> dict[str, np.ndarray]:
+def entries(found: Any) -> dict[str, np.ndarray]:
     """Coordinates and values, sorted; of a line of cells its elements."""
     if not hasattr(found, "tocoo"):
         return {"values": np.asarray(found)}

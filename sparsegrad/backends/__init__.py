@@ -86,7 +86,9 @@ def for_array(array: Any) -> Backend:
 
 def device_of(array: Any) -> Device:
     """Where an array lives."""
-    return Device("cuda", array.device.id) if _is_cupy(array) else CPU
+    if isinstance(array, np.ndarray) or not _is_cupy(array):
+        return CPU
+    return Device("cuda", array.device.id)
 
 
 def named(device: str | Device) -> Device:

@@ -87,10 +87,10 @@ class Runs:
 def as_shape(shape: Any) -> tuple[int, ...]:
     """`shape` as a tuple of non-negative ints."""
     try:
-        sizes = tuple(operator.index(n) for n in shape)
+        sizes = tuple(map(operator.index, shape))
     except TypeError:
         raise PatternError(f"shape: expected a tuple of integers, got {shape!r}") from None
-    if any(n < 0 for n in sizes):
+    if sizes and min(sizes) < 0:
         raise PatternError(f"shape: sizes must not be negative, got {sizes}")
     return sizes
 
@@ -118,7 +118,7 @@ def owned(array: Array, dtype: np.dtype, copy: bool) -> Array:
 def frozen(array: Array) -> Array:
     """The array, made read-only where the library can: many handles share it."""
     if isinstance(array, np.ndarray):
-        array.flags.writeable = False
+        array.setflags(write=False)
     return array
 
 

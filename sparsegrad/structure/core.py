@@ -56,7 +56,7 @@ class Core:
     def __init__(self, kind: Format, shape: tuple[int, ...], arrays: tuple[Array, ...]) -> None:
         self.kind: Format = kind
         self.shape = shape
-        self.arrays = tuple(frozen(a) for a in arrays)
+        self.arrays = tuple(map(frozen, arrays))
         self.nnz = int(arrays[-1].size) if arrays else 0
         self.summary = (next(_numbers), kind, shape, self.nnz)  # what a profile keeps of it
         self._cache: dict[Any, Any] = {}
@@ -85,9 +85,14 @@ class Core:
 
     def built(self, key: Any, build: Callable[[], Any]) -> Any:
         """What `cached` keeps, made now; OutOfMemoryError says what it was for."""
-        while isinstance(key, tuple):
-            key = key[0]
-        with memory_for(f"{key} of a pattern of shape {self.shape} with {self.nnz} entries"):
+
+        def what() -> str:
+            name = key
+            while isinstance(name, tuple):
+                name = name[0]
+            return f"{name} of a pattern of shape {self.shape} with {self.nnz} entries"
+
+        with memory_for(what):
             return build()
 
     def validate(self) -> None:

@@ -295,10 +295,15 @@ def remember(
         if mark is not None:
             be.wait(mark)
         return plan
-    sizes = " and ".join(f"{p.shape} with {p.nnz} entries" for p in patterns)
-    while isinstance(kind, tuple):
-        kind = kind[0]
-    with memory_for(f"{kind} of patterns of shape {sizes}" if patterns else kind):
+
+    def what() -> str:
+        sizes = " and ".join(f"{p.shape} with {p.nnz} entries" for p in patterns)
+        name = kind
+        while isinstance(name, tuple):
+            name = name[0]
+        return f"{name} of patterns of shape {sizes}" if patterns else name
+
+    with memory_for(what):
         plan = build()
     be = backends.for_device(device) if device else patterns[0].core.backend
     mark = be.mark()

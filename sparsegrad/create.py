@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegrad import backends, dtypes
+from sparsegrad import backends, dtypes, memory
 from sparsegrad.backends import dlpack
 from sparsegrad.backends.quiet import quiet
 from sparsegrad.errors import ShapeError, memory_for
@@ -101,8 +101,12 @@ def _new(
 ) -> Tensor:
     """What the array module's `make` gives; OutOfMemoryError with the bytes where it cannot."""
     xp = backends.for_device(device or "cpu").xp
+    made = getattr(xp, make)
     with memory_for(op, shape, dtype):
-        array = getattr(xp, make)(shape, dtype)
+        if made is np.empty or made is np.zeros:  # of weights, whose rows are read often
+            array = memory.on_lines(made, shape, dtype)
+        else:
+            array = made(shape, dtype)
     return Tensor(array, requires_grad=requires_grad)
 
 

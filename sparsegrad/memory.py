@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from sparsegrad.config import current
 
-__all__ = ["PoolCounts", "aligned", "clear", "counts", "empty", "kept_bytes", "owner"]
+__all__ = ["PoolCounts", "aligned", "clear", "counts", "empty", "kept_bytes", "on_lines", "owner"]
 
 _LEAST = 1 << 16  # bytes below which the C library keeps blocks itself
 _STEPS = 3  # size classes double in 2 ** _STEPS steps: a block is at most an eighth too large
@@ -124,11 +125,18 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes and current.get().enable_memory_pool:
         return _pool.array(nbytes, shape, dtype)
-    return _aligned(nbytes).view(dtype).reshape(shape)
+    return on_lines(np.empty, shape, dtype)
 
 
-def _aligned(nbytes: int) -> np.ndarray:
-    memory = np.empty(nbytes + _LINE, np.uint8)
+def on_lines(make: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """`make(shape, dtype)` for `np.empty` or `np.zeros`, in memory that begins with a cache line
+    and is not the pool's: for what is there to stay."""
+    dtype = np.dtype(dtype)
+    return _aligned(math.prod(shape) * dtype.itemsize, make).view(dtype).reshape(shape)
+
+
+def _aligned(nbytes: int, make: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
+    memory = make(nbytes + _LINE, np.uint8)
     first = -memory.ctypes.data % _LINE
     return memory[first : first + nbytes]
 

@@ -101,6 +101,7 @@ from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
 from sparsegrad.ops.special import *  # noqa: F403
 from sparsegrad.ops.statistics import *  # noqa: F403
+from sparsegrad.ops.tables import *  # noqa: F403
 from sparsegrad.ops.transfer import *  # noqa: F403
 from sparsegrad.ops.trigonometric import *  # noqa: F403
 from sparsegrad.ops.unary import *  # noqa: F403

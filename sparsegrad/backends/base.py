@@ -184,6 +184,16 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         """Rows x[index]: x (n, *D), index (e,) -> (e, *D)."""
         return x[index]
 
+    def gather_tables(self, tables: Sequence[Array], index: Array) -> Array:
+        """Rows tables[f][index[f]] side by side: tables f of (V_f, D_f), of one dtype, index (F, e)
+        -> (e, sum of D_f)."""
+        out = self.xp.empty((index.shape[1], sum(x.shape[1] for x in tables)), tables[0].dtype)
+        column = 0
+        for x, ids in zip(tables, index, strict=True):
+            out[:, column : column + x.shape[1]] = self.gather(x, ids)
+            column += x.shape[1]
+        return out
+
     def gather_or_zero(self, x: Array, index: Array) -> Array:
         """`gather`, with zeros where an index is one past the end."""
         zero = self.xp.zeros((1, *x.shape[1:]), x.dtype)

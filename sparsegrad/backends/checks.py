@@ -28,6 +28,20 @@ class Checks:
             at = int(self.xp.argmax((index < 0) | (index >= bound)))
             raise outside(name, int(index[at]), at, bound)
 
+    def ids_by_table(
+        self, name: str, ids: Array, bounds: tuple[int, ...], dtype: Any, later: bool = False
+    ) -> Array:
+        """A copy of ids (e, f), a column for each of f tables, listed by table: (f, e), in a dtype
+        that holds them. PatternError, as from `check_indices`, unless those of a table lie in
+        [0, its bound)."""
+        if ids.size:
+            low, high = ids.min(axis=0), ids.max(axis=0)
+            wrong = (low < 0) | (high >= self.xp.asarray(bounds))
+            if bool(wrong.any()):
+                table = int(wrong.argmax())
+                self.check_indices(f"{name} of table {table}", ids[:, table], bounds[table])
+        return ids.T.astype(dtype, order="C")
+
     def check_coords(
         self, name: str, coords: list[Array], shape: tuple[int, ...]
     ) -> tuple[bool, bool] | None:

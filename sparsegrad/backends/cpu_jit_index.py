@@ -7,13 +7,14 @@ import numpy as np
 from sparsegrad import memory
 from sparsegrad.backends.base import Array, Survey
 from sparsegrad.backends.cpu import Cpu
-from sparsegrad.backends.cpu_jit_calls import I8, inside, kernel_of, same_index, tasks_of
-from sparsegrad.backends.cpu_jit_launch import launch
+from sparsegrad.backends.cpu_jit_calls import I4, I8, inside, kernel_of, same_index, tasks_of
+from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_sort import blocks_of, sort_entries
 
 __all__ = ["CpuJitIndex"]
 
 _MIN_SORT = 1 << 13  # sort_coo, group: entries
+_MIN_IDS = 1 << 12  # ids_by_table: ids
 _MIN_SCAN = 1 << 15  # expand, compress, order_facts, check_indices: entries
 
 
@@ -110,3 +111,14 @@ class CpuJitIndex(Cpu):
         arrays = same_index(index) if self._pays(index.size, _MIN_SCAN) else None
         if arrays is None or not inside(arrays[0], bound):
             super().check_indices(name, index, bound)  # which says what is wrong and where
+
+    def ids_by_table(
+        self, name: str, ids: Array, bounds: tuple[int, ...], dtype: np.dtype, later: bool = False
+    ) -> Array:
+        if ids.dtype not in (I4, I8) or not self._pays(ids.size, _MIN_IDS):
+            return super().ids_by_table(name, ids, bounds, dtype)
+        listed, wrong = np.empty(ids.shape[::-1], dtype), np.zeros(1, I8)
+        tasks = tasks_of(ids.size)
+        args = (tasks, contiguous(ids, ids.dtype), np.array(bounds, I8), listed, wrong)
+        launch(kernel_of("ids_by_table", ids.dtype, listed.dtype), args, tasks, ids.size)
+        return super().ids_by_table(name, ids, bounds, dtype) if wrong[0] else listed

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from numba import int32, int64, uint64
+from numba import carray, int32, int64, types, uint64
+from numba.extending import intrinsic
 
 from sparsegrad.backends.cpu_jit_vector import (
     SHORT,
@@ -20,6 +21,7 @@ from sparsegrad.backends.cpu_jit_vector import (
 
 _BLOCK = 4096  # entries between looking whether the rest can be skipped
 _AHEAD = 16  # rows between fetching and using one
+_SAMPLES = 256  # of several tables that are taken at once: their rows lie in the nearest caches
 _FETCH = 256  # bytes of a row to fetch; the processor notices the run and fetches the rest
 
 
@@ -101,44 +103,91 @@ def linear_key(ticket, tasks, major, minor, width, key):
             key[e] = int64(major[e]) * width + int64(minor[e])
 
 
-@kernel(">n1 n <I1 <K2 >K2 >n1", "KI")
-def gather(ticket, tasks, index, x, out, wrong):
-    """out (e, w) = x[index], words of 4 or 8 bytes, at least one of them. What vectors do not
-    divide is copied by vectors that overlap. Sets `wrong` (1,) for an index outside [0, n)."""
-    n, w, rows = int64(index.size), uint64(x.shape[1]), int64(x.shape[0])
-    xs, outs = x.ravel(), out.ravel()
-    wide, short = uint64(WIDE // x.itemsize), uint64(SHORT // x.itemsize)
-    fetched = min(w, uint64(_FETCH // x.itemsize))
-    ahead_pays, ahead = far(x), uint64(_AHEAD)
+@kernel(">n1 n <I2 <n1 >K2 >n1", "IK")
+def ids_by_table(ticket, tasks, ids, bounds, listed, wrong):
+    """listed (f, n) = ids (n, f), an id of each table. Sets `wrong` (1,) for one outside [0, its
+    bound)."""
+    n, tables = int64(ids.shape[0]), int64(ids.shape[1])
     while True:
         t = draw(ticket)
         if t >= tasks:
             return
-        first, last = uint64(t * n // tasks), uint64((t + 1) * n // tasks)
-        low = high = index[first]
-        for e in range(first, last):
-            low, high = min(low, index[e]), max(high, index[e])
-        if low < 0 or high >= rows:
-            wrong[0] = 1
+        first, stop = t * n // tasks, (t + 1) * n // tasks
+        for begin in range(first, stop, _SAMPLES):
+            end = min(begin + _SAMPLES, stop)
+            for f in range(tables):
+                bound, bad = bounds[f], int32(0)
+                for e in range(begin, end):  # no branch: vector code
+                    i = int64(ids[e, f])
+                    bad |= int32((i < 0) | (i >= bound))
+                    listed[f, e] = i
+                if bad:
+                    wrong[0] = 1
+                    return
+
+
+@kernel(">n1 n <I2 <n2 >K2 >n1", "KI")
+def gather(ticket, tasks, index, tables, out, wrong):
+    """out (n, sum of w) = rows of f tables side by side, table f at index[f] (n,). tables (f, 3):
+    address, rows, and words w of a row, of 4 or 8 bytes. What vectors do not divide is copied by
+    vectors that overlap. Sets `wrong` (1,) for an index outside a table."""
+    n, total = int64(index.shape[1]), uint64(out.shape[1])
+    ids, outs = index.ravel(), out.ravel()
+    wide, short = uint64(WIDE // out.itemsize), uint64(SHORT // out.itemsize)
+    ahead = uint64(_AHEAD)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
             return
-        if w == uint64(1):
-            for e in range(first, last):
-                outs[uint64(e)] = xs[uint64(index[e])]
-            continue
-        for e in range(first, last):
-            if ahead_pays and e + ahead < uint64(n):
-                b = uint64(index[e + ahead]) * w
-                for j in range(uint64(0), fetched, wide):
-                    prefetch(xs, b + j)
-            b, to, j = uint64(index[e]) * w, uint64(e) * w, uint64(0)
-            while j < w and w >= wide:
-                j = min(j, w - wide)
-                store(outs, to + j, load(zero(x), xs, b + j))
-                j += wide
-            while j < w and w >= short:
-                j = min(j, w - short)
-                store(outs, to + j, load(zero_short(x), xs, b + j))
-                j += short
-            while j < w:
-                outs[to + j] = xs[b + j]
-                j += uint64(1)
+        first, stop = t * n // tasks, (t + 1) * n // tasks
+        for begin in range(first, stop, _SAMPLES):
+            end = min(begin + _SAMPLES, stop)
+            column = uint64(begin) * total
+            for f in range(index.shape[0]):
+                rows, w, to = tables[f, 1], uint64(tables[f, 2]), column
+                column += w
+                xs = carray(_pointer(outs, tables[f, 0]), rows * int64(w))
+                at, last = uint64(f * n + begin), uint64(f * n + end)
+                known = uint64(f * n + n)
+                low = high = ids[at]
+                for e in range(at, last):
+                    low, high = min(low, ids[e]), max(high, ids[e])
+                if low < 0 or high >= rows:
+                    wrong[0] = 1
+                    return
+                if w == uint64(1):
+                    for e in range(at, last):
+                        outs[to] = xs[uint64(ids[e])]
+                        to += total
+                    continue
+                fetched = min(w, uint64(_FETCH // out.itemsize)) if far(xs) else uint64(0)
+                for e in range(at, last):
+                    if fetched and e + ahead < known:  # in the next samples as well
+                        b = uint64(ids[e + ahead]) * w
+                        for j in range(uint64(0), fetched, wide):
+                            prefetch(xs, b + j)
+                        prefetch(xs, b + fetched - uint64(1))
+                    b, j = uint64(ids[e]) * w, uint64(0)
+                    while j < w and w >= wide:
+                        j = min(j, w - wide)
+                        store(outs, to + j, load(zero(xs), xs, b + j))
+                        j += wide
+                    while j < w and w >= short:
+                        j = min(j, w - short)
+                        store(outs, to + j, load(zero_short(xs), xs, b + j))
+                        j += short
+                    while j < w:
+                        outs[to + j] = xs[b + j]
+                        j += uint64(1)
+                    to += total
+
+
+@intrinsic
+def _pointer(typingctx, like, address):
+    """The memory at an address, as a pointer to elements like those of an array."""
+
+    def codegen(context, builder, signature, args):
+        pointer = context.get_value_type(signature.return_type)
+        return builder.inttoptr(args[1], pointer)
+
+    return types.CPointer(like.dtype)(like, types.int64), codegen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -50,14 +51,24 @@ class CpuJitSegments(Cpu):
             or (arrays := same_index(index)) is None
         ):
             return super().gather(x, index)
-        out, wrong = memory.empty((index.size, *x.shape[1:]), x.dtype), np.zeros(1, I8)
-        word = I8 if x.dtype.alignment == 8 else I4
-        source, target = (a.reshape(len(a), -1).view(word) for a in (x, out))
-        tasks = tasks_of(max(index.size, out.nbytes // LINE))
-        args = (tasks, arrays[0], source, target, wrong)
-        launch(kernel_of("gather", word, index.dtype), args, tasks, 4 * index.size + target.size)
+        out = memory.empty((index.size, *x.shape[1:]), x.dtype)
         # Negative ids count from the end in NumPy, which also refuses what is outside.
-        return super().gather(x, index) if wrong[0] else out
+        found = _gather((x.reshape(len(x), -1),), arrays[0][None], out)
+        return out if found else super().gather(x, index)
+
+    def gather_tables(self, tables: Sequence[Array], index: Array) -> Array:
+        dtype, width = tables[0].dtype, sum(x.shape[1] for x in tables)
+        nbytes = index.shape[1] * width * dtype.itemsize
+        if (
+            not (nbytes and self._pays(nbytes, _MIN_GATHER))
+            or dtype.alignment not in (4, 8)
+            or not all(x.flags.c_contiguous and x.flags.aligned for x in tables)
+            or index.dtype not in (I4, I8)
+        ):
+            return super().gather_tables(tables, index)
+        out = memory.empty((index.shape[1], width), dtype)
+        found = _gather(tables, contiguous(index, index.dtype), out)
+        return out if found else super().gather_tables(tables, index)
 
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         wide, arrays = wide_of(out.dtype), same_index(index)
@@ -194,3 +205,15 @@ class CpuJitSegments(Cpu):
         if not values.size or indptr.size < 2 or indptr[0] != 0 or indptr[-1] != len(values):
             return None
         return wide, arrays[0], math.prod(values.shape[1:])
+
+
+def _gather(tables: Sequence[Array], index: Array, out: Array) -> bool:
+    """Fill `out` with rows of tables (V, D) side by side; False if an index lies outside."""
+    word = I8 if out.dtype.alignment == 8 else I4
+    words = out.itemsize // word.itemsize
+    where = [(x.ctypes.data, len(x), x.shape[1] * words) for x in tables]
+    target, wrong = out.reshape(len(out), -1).view(word), np.zeros(1, I8)
+    tasks = tasks_of(max(index.size, out.nbytes // LINE))
+    args = (tasks, index, np.array(where, I8), target, wrong)
+    launch(kernel_of("gather", word, index.dtype), args, tasks, 4 * index.size + target.size)
+    return not wrong[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from sparsegrad.backends.quiet import SILENT, restore, silence
 from sparsegrad.engine.mode import anomaly, autocasting, recording
@@ -74,8 +74,8 @@ class Node:
         raise NotImplementedError
 
     @property
-    def passes_g(self) -> bool:
-        """Whether its rules may return the memory of g itself."""
+    def passes_g(self) -> bool | Literal["parts"]:
+        """Whether its rules may return the memory of g itself; "parts" if no two share any."""
         return False
 
     @property
@@ -199,7 +199,8 @@ def walk(
             # Who owns the first that arrives matters to leaves, and to rules that hand it on.
             if not isinstance(source, Node) or source.passes_g:
                 mine = node in owned
-                if not node.foreign and algebra.fresh(result, g, mine, saved, results):
+                shared = (result,) if node.passes_g == "parts" else results
+                if not node.foreign and algebra.fresh(result, g, mine, saved, shared):
                     owned.add(key)
 
     watch = anomaly.get()

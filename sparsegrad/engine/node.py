@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class PrimitiveNode(Node):
 
     __slots__ = ("n_out", "outs_meta", "passes_g", "plan")
 
-    passes_g: bool
+    passes_g: bool | Literal["parts"]
     plan: Plan
     outs_meta: list[Meta]  # where there are several outputs
 

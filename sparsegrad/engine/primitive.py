@@ -23,7 +23,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class Primitive:
         aux: tuple[str, ...] = (),
         outputs: tuple[str, ...] = (),
         view: bool = False,
-        passes_g: bool = False,
+        passes_g: bool | Literal["parts"] = False,
         fuse: bool = False,
         promote: str = "same",
     ) -> None:
@@ -486,7 +486,8 @@ def primitive(forward: Any = None, **options: Any) -> Any:
     outputs: names of the outputs where there are several.
     view: the output may share memory with the first input (in-place counters are then shared).
     passes_g: a rule may return the memory of g itself, as rules of views do: the gradient need not
-        be copied again then.
+        be copied again then. "parts": rules give each input a part of it, and no two share an
+        element.
     fuse: the forward is a formula of the elements at one place, of arrays that broadcast, written
         in functions of `xp` alone: a device runs it as one kernel.
     promote: "same" brings inputs to one dtype, "float" also makes integers floating point,

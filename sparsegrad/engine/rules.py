@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from sparsegrad.engine.primitive import Primitive
@@ -42,7 +42,7 @@ class Plan:
     """What one combination of inputs that need gradients keeps and runs."""
 
     op: Primitive
-    passes_g: bool
+    passes_g: bool | Literal["parts"]
     inputs: tuple[int, ...]  # argument positions that get an edge
     saves: tuple[tuple[int, Any], ...]  # (kind, which) per saved slot
     # From (*inputs, *outputs) to what is saved; None where a rule asks for more.

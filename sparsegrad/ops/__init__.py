@@ -41,6 +41,7 @@ from sparsegrad.ops import (
     special,
     spmm_reduce,
     statistics,
+    tables,
     transfer,
     trigonometric,
     unary,
@@ -84,6 +85,7 @@ from sparsegrad.ops.sparse_solve import *  # noqa: F403
 from sparsegrad.ops.sparse_structure import *  # noqa: F403
 from sparsegrad.ops.special import *  # noqa: F403
 from sparsegrad.ops.statistics import *  # noqa: F403
+from sparsegrad.ops.tables import *  # noqa: F403
 from sparsegrad.ops.transfer import *  # noqa: F403
 from sparsegrad.ops.trigonometric import *  # noqa: F403
 from sparsegrad.ops.unary import *  # noqa: F403
@@ -130,6 +132,7 @@ FAMILIES = (
     special,
     spmm_reduce,
     statistics,
+    tables,
     transfer,
     trigonometric,
     unary,

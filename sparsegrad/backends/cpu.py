@@ -1,4 +1,9 @@
-"""The CPU with SciPy and NumPy: no compilation, one thread, good for small problems."""
+"""The CPU with SciPy and NumPy: no compilation, one thread, good for small problems.
+
+SciPy's compiled routines are called on the arrays themselves, as its matrix classes call them: to
+make such a matrix, and another one of the result, takes several times as long as a small product.
+Their module has a private name, but has kept names and arguments since SciPy 1.4.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+from scipy.sparse import _sparsetools as routines
 
 from sparsegrad import memory
 from sparsegrad.backends import joins, nearly_full
@@ -16,9 +21,10 @@ from sparsegrad.dtypes import accumulator, kind
 
 __all__ = ["Cpu"]
 
-_NO_VALUES = np.empty(0)
+_INDEX = (np.dtype(np.int32), np.dtype(np.int64))  # what the routines take
 _NARROW = 8  # columns that are scattered one number at a time
 _WIDE = 512  # elements in a row from which NumPy's loop along a row is what takes its time
+_SCARCE = 8  # lines an entry from which a counter for each line costs more than sorting
 
 
 class Cpu(Backend):
@@ -47,7 +53,11 @@ class Cpu(Backend):
         return x.take(index, axis=0) if x.flags.c_contiguous and x.ndim else x[index]
 
     def expand(self, indptr: Array, nnz: int) -> Array:
-        return np.repeat(np.arange(indptr.size - 1, dtype=indptr.dtype), np.diff(indptr))
+        if indptr.dtype not in _INDEX or indptr[-1] != nnz:
+            return np.repeat(np.arange(indptr.size - 1, dtype=indptr.dtype), np.diff(indptr))
+        out = np.empty(nnz, indptr.dtype)
+        routines.expandptr(indptr.size - 1, indptr, out)
+        return out
 
     def compress(self, ids: Array, n: int) -> Array:
         indptr = np.zeros(n + 1, dtype=ids.dtype)
@@ -57,27 +67,43 @@ class Cpu(Backend):
     def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
         if coords[0].size < 2 or len(coords) > 2:
             return super().order_facts(coords)
+        if len(coords) == 1:
+            return self.line_facts(np.array((0, coords[0].size), coords[0].dtype), coords[0])
         before, after = coords[0][:-1], coords[0][1:]
         falls, stays = after < before, after == before
-        if len(coords) == 2:
-            before, after = coords[1][:-1], coords[1][1:]
-            falls |= stays & (after < before)
-            stays &= after == before
+        before, after = coords[1][:-1], coords[1][1:]
+        falls |= stays & (after < before)
+        stays &= after == before
         sorted_ = not falls.any()
         return sorted_, sorted_ and not stays.any()
 
     def line_facts(self, indptr: Array, minor: Array) -> tuple[bool, bool]:
-        if minor.size < 2:
+        if routines.csr_has_canonical_format(indptr.size - 1, indptr, minor):
             return True, True
-        within = np.ones(minor.size + 1, dtype=bool)
-        within[indptr] = False
-        before, after, within = minor[:-1], minor[1:], within[1:-1]
-        sorted_ = not ((after < before) & within).any()
-        return sorted_, sorted_ and not ((after == before) & within).any()
+        return bool(routines.csr_has_sorted_indices(indptr.size - 1, indptr, minor)), False
+
+    def group(self, ids: Array, n: int) -> tuple[Array, Array]:
+        perm, offsets, _ = self.regroup(np.array((0, ids.size), ids.dtype), ids, n)
+        return perm, offsets
+
+    def regroup(self, indptr: Array, minor: Array, n: int) -> tuple[Array, Array, Array]:
+        dtype, nnz = minor.dtype, minor.size
+        if dtype not in _INDEX or indptr.dtype != dtype or not _inside(minor, n):
+            perm, offsets = super().group(minor, n)
+            return perm, offsets, self.gather(self.expand(indptr, nnz), perm)
+        perm, lines, offsets = (np.empty(size, dtype) for size in (nnz, nnz, n + 1))
+        entries = np.arange(nnz, dtype=dtype)
+        routines.csr_tocsc(indptr.size - 1, n, indptr, minor, entries, offsets, lines, perm)
+        return perm, offsets, lines
 
     def sort_coo(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Array | None:
         if self.order_facts(coords)[0]:
             return None
+        if max(shape) <= _SCARCE * coords[0].size:  # lines are counted, for each list
+            perm, _ = self.group(coords[-1], shape[-1])
+            for c, n in zip(coords[-2::-1], shape[-2::-1], strict=True):
+                perm = perm[self.group(c[perm], n)[0]]
+            return perm
         cells = 1
         for n in shape:
             cells *= n
@@ -131,14 +157,21 @@ class Cpu(Backend):
         return out
 
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
-        plain = values.shape == (pattern.nnz,) and x.ndim == 2 and x.dtype != np.float16
-        if not plain or x.dtype.kind not in "fc":
+        (m, n), (k, dtype) = pattern.shape, (x.shape[-1], x.dtype)
+        plain = values.shape == (pattern.nnz,) and x.shape == (n, k) and dtype != np.float16
+        if not plain or dtype.kind not in "fc":
             return super().spmm(pattern, values, x)
         if (out := nearly_full.spmm(self, pattern, values, x)) is not None:
             return out
-        matrix, free = _lent(pattern, values, x.dtype, pattern.format == "csc")
-        out = matrix @ x
-        _give_back(matrix, free)
+        by_column = pattern.format == "csc"
+        indptr, ids, positions = (pattern.T if by_column else pattern).rows()
+        data = np.ascontiguousarray(values if positions is None else values[positions], dtype)
+        out = np.zeros((m, k), dtype)
+        arrays = indptr, ids, data, x.reshape(-1), out.reshape(-1)
+        if k == 1:
+            (routines.csc_matvec if by_column else routines.csr_matvec)(m, n, *arrays)
+        elif k:
+            (routines.csc_matvecs if by_column else routines.csr_matvecs)(m, n, k, *arrays)
         return out
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
@@ -207,28 +240,29 @@ class Cpu(Backend):
         return out, entry
 
     def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
-        # Of bools: nothing cancels; SciPy counts in 64 bits and widens the indices.
+        # Of bools: nothing cancels.
         ones = (np.ones(p.nnz, dtype=bool) for p in (left, right))
-        product = _scipy_product(left, next(ones), right, next(ones))
-        product.sort_indices()
-        return product.indptr, product.indices
+        indptr, cols, found = _product(left, next(ones), right, next(ones))
+        routines.csr_sort_indices(indptr.size - 1, indptr, cols, found)
+        return indptr, cols
 
     def spgemm(self, left: Any, a: Array, right: Any, b: Array, out: Any) -> Array:
         if a.ndim != 1 or a.dtype.kind not in "iufc" or a.dtype == np.float16:
             return super().spgemm(left, a, right, b, out)
-        product = _scipy_product(left, a, right, b)
-        lines, cols = out.sorted_rows(), product.indices
-        if cols.size != out.nnz:  # SciPy leaves entries out that come to 0
-            rows = self.expand(product.indptr, cols.size)
+        indptr, cols, data = _product(left, a, right, b)
+        lines = out.sorted_rows()
+        if cols.size != out.nnz:  # SciPy may leave entries out that come to 0
+            rows = self.expand(indptr, cols.size)
             at, _ = joins.find(np, lines, rows, cols)
             listed = np.zeros(out.nnz, dtype=a.dtype)
-            listed[at] = product.data
+            listed[at] = data
         else:  # the columns of a row come in an order that depends on the patterns only
             kept = out.cached("spgemm_order", dict)
             order = kept.get("order")
             if order is None or not np.array_equal(cols[order], lines[1]):
-                order = kept["order"] = _sorting(product)
-            listed = product.data[order]
+                order = kept["order"] = np.arange(out.nnz, dtype=cols.dtype)
+                routines.csr_sort_indices(indptr.size - 1, indptr, cols, order)
+            listed = data[order]
         if lines[2] is None:
             return listed
         values = np.empty_like(listed)
@@ -236,44 +270,20 @@ class Cpu(Backend):
         return values
 
 
-def _scipy_product(left: Any, a: Array, right: Any, b: Array) -> sp.csr_array:
-    x, x_free = _lent(left, a, a.dtype)
-    y, y_free = _lent(right, b, b.dtype)
-    product = x @ y
-    _give_back(x, x_free)
-    _give_back(y, y_free)
-    return product
+def _inside(ids: Array, n: int) -> bool:
+    """Whether all ids lie in [0, n): as unsigned numbers negative ones are large."""
+    return not ids.size or bool(ids.view(f"u{ids.itemsize}").max() < n)
 
 
-def _sorting(product: sp.csr_array) -> Array:
-    """The order of its entries in which columns rise."""
-    order = np.arange(product.nnz, dtype=product.indices.dtype)
-    listed = sp.csr_array((order, product.indices.copy(), product.indptr), shape=product.shape)
-    listed.sort_indices()
-    return listed.data
-
-
-def _lent(
-    pattern: Any, values: Array, dtype: np.dtype, by_column: bool = False
-) -> tuple[Any, list[Any]]:
-    """A matrix of SciPy, CSR or CSC, and where `_give_back` puts it. Making one takes longer than a
-    small product: it is kept, without values, and taken out while in use, so that no two threads
-    share one."""
-    listed = pattern.T if by_column else pattern
-    key = "scipy", by_column
-    free, positions = pattern.cached(key, lambda: ([], listed.rows()[2]))
-    data = values if positions is None else values[positions]
-    data = np.ascontiguousarray(data, dtype=dtype)
-    try:
-        matrix = free.pop()
-        matrix.data = data
-    except IndexError:
-        indptr, indices, _ = listed.rows()
-        make = sp.csc_array if by_column else sp.csr_array
-        matrix = make((data, indices, indptr), shape=pattern.shape)
-    return matrix, free
-
-
-def _give_back(matrix: sp.csr_array, free: list[sp.csr_array]) -> None:
-    matrix.data = _NO_VALUES
-    free.append(matrix)
+def _product(left: Any, a: Array, right: Any, b: Array) -> tuple[Array, Array, Array]:
+    """Sparse @ sparse: offsets of the rows, columns in no order, values."""
+    m, n = left.shape[0], right.shape[1]
+    sides = [(indptr, ids, v if at is None else v[at])
+             for (indptr, ids, at), v in ((left.rows(), a), (right.rows(), b))]  # fmt: skip
+    indices = [x for indptr, ids, _ in sides for x in (indptr, ids)]
+    nnz = routines.csr_matmat_maxnnz(m, n, *indices)
+    dtype = np.int64 if nnz > np.iinfo(np.int32).max else np.result_type(*indices)
+    indptr, cols, data = np.empty(m + 1, dtype), np.empty(nnz, dtype), np.empty(nnz, a.dtype)
+    routines.csr_matmat(m, n, *sides[0], *sides[1], indptr, cols, data)
+    nnz = int(indptr[-1])
+    return indptr, cols[:nnz], data[:nnz]

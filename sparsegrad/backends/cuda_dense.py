@@ -1,21 +1,27 @@
-"""Softmax along axes of dense arrays: the kernels of segments, all of one length."""
+"""Reductions along axes of dense arrays. Softmax: the kernels of segments, all of one length."""
 
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import cupy
 import numpy as np
 
 from sparsegrad.backends import cuda_segment as segment
 from sparsegrad.backends.base import Array, Backend
+from sparsegrad.dtypes import accumulator
 
 __all__ = ["CudaDense"]
 
 
 class CudaDense(Backend):
-    """Of floats, along axes that lie side by side; the rest is the reference's. Where one number is
-    +inf, NaN stands in its place alone."""
+    """Softmax of floats, along axes that lie side by side; the rest is the reference's. Where one
+    number is +inf, NaN stands in its place alone."""
+
+    def amax_grad(self, g: Array, x: Array, top: Array, axis: tuple[int, ...]) -> Array:
+        ties = _ties(x, top, axis=axis, keepdims=True) if axis else cupy.ones((), np.int64)
+        return self.fused(_to_hits, self.convert(g, accumulator(g.dtype)), x, top, ties)
 
     def softmax(self, x: Array, axis: int) -> Array:
         found = _segments(x, (axis,))
@@ -35,6 +41,15 @@ class CudaDense(Backend):
             return super().logsumexp(x, axis)
         kept = tuple(1 if a in axis else n for a, n in enumerate(x.shape))
         return segment.reduce(*found, segment.LOGSUMEXP).reshape(kept)
+
+
+_ties = cupy.ReductionKernel(
+    "T x, T top", "int64 ties", "x == top", "a + b", "ties = a", "0", "sg_ties"
+)
+
+
+def _to_hits(xp: Any, g: Array, x: Array, top: Array, ties: Array) -> Array:
+    return (x == top) * (g / ties.astype(g.dtype))
 
 
 def _segments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array] | None:

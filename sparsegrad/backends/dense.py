@@ -128,7 +128,13 @@ class Dense:
         s = 0.5 * (1 + self.xp.tanh(0.5 * x))
         return _wide(g) * (s * (1 + x * (1 - s)))
 
-    # ---- softmax, of any shape -----------------------------------------------------------------
+    # ---- along axes, of any shape --------------------------------------------------------------
+    def amax_grad(self, g: Array, x: Array, top: Array, axis: tuple[int, ...]) -> Array:
+        """g, of size 1 along `axis`, in equal shares to the elements of x that are `top`."""
+        hit, g = x == top, _wide(g)  # half precision stops counting at 2048
+        ties = hit.sum(axis=axis, keepdims=True, dtype=np.int64)
+        return hit * (g / ties.astype(g.dtype))
+
     def softmax(self, x: Array, axis: int) -> Array:
         """exp(x) over its sum along an axis."""
         wide = _wide(x)

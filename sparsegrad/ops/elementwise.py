@@ -228,7 +228,13 @@ def sign_p(xp: Any, x: Any) -> Any:
     return xp.sign(x)
 
 
-abs_p.defvjp(x=lambda g, x: g * sign_p(x), sparse_g=True)
+@primitive(fuse=True)
+def abs_grad_p(xp: Any, dy: Any, x: Any) -> Any:
+    return dy * xp.sign(x)
+
+
+abs_p.defvjp(x=lambda g, x: abs_grad_p(g, x), sparse_g=True)
+abs_grad_p.defvjp(dy=lambda g, x: abs_grad_p(g, x), x=lambda g, dy: g * dy * 0)
 
 
 # ---- comparisons (no gradient) -----------------------------------------------------------------

@@ -99,7 +99,8 @@ def _cotangent(op: Primitive) -> None:
 
 
 for _op in (
-    *(dense.tanh_grad_p, dense.sigmoid_grad_p, dense.relu_grad_p, unary.clamp_grad_p),
+    *(dense.tanh_grad_p, dense.sigmoid_grad_p, dense.relu_grad_p, dense.abs_grad_p),
+    unary.clamp_grad_p,
     *(activations.gelu_grad_p, activations.silu_grad_p),
     *(activations.elu_grad_p, activations.leaky_relu_grad_p, activations.gelu_tanh_grad_p),
     *(trig.asin_grad_p, trig.asinh_grad_p, trig.erf_grad_p),

@@ -49,6 +49,7 @@ ROWS = [
            "sigmoid_grad_p"),
     OpCase("relu_grad", E.relu_grad_p, lambda dy, y: dy * (y > 0), same_shape, "relu_grad_p"),
     OpCase("abs", sg.abs, np.abs, unary_away, "abs_p"),
+    OpCase("abs_grad", E.abs_grad_p, lambda dy, x: dy * np.sign(x), same_shape, "abs_grad_p"),
     *(
         OpCase(name, getattr(sg, name), ref, binary, f"{name}_p", order=0)
         for name, ref in (

@@ -241,7 +241,7 @@ class _Algebra:
         memory = _memory(g)
         own = owner(data)
         if own is data:  # owns its memory: new, unless it is g's or was saved
-            new = g_owned if data is memory else not any(_holds(s, data) for s in saved)
+            new = g_owned if data is memory else not _holds(saved, data)
         else:
             new = g_owned and own is owner(memory) and _writable(data)
         if not new or len(results) == 1:
@@ -363,9 +363,12 @@ def _memory(x: Any) -> Any:
 
 def _holds(saved: Any, data: Any) -> bool:
     """Whether something that was saved for a rule is this array."""
-    if type(saved) is tuple:  # variadic inputs
-        return any(_holds(s, data) for s in saved)
-    return saved is data or (isinstance(saved, Tensor) and saved.data is data)
+    for s in saved:
+        if s is data or (isinstance(s, Tensor) and s.data is data):
+            return True
+        if type(s) is tuple and _holds(s, data):  # variadic inputs
+            return True
+    return False
 
 
 def _writable(data: Any) -> bool:

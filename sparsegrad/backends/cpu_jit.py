@@ -152,13 +152,7 @@ class CpuJit(
             return result(out, x.dtype, (m, *x.shape[1:])), False
         if (plan := row_plan(pattern)) is None:
             return super().spmm(pattern, given, x), False
-        indptr, indices, positions, cuts, carried = plan
-        if positions.size >= _MIN_KEPT and heads * step == 1:
-            known = pattern.cached("kept values", KeptValues)
-            if (kept := known.moved(scalars[:, 0], positions, self.gather)) is not None:
-                scalars, positions = kept[:, None], positions[:0]
-        plan = (indptr, indices, positions, cuts, carried)
-        ready = _Ready.of(plan, heads, width, wide)
+        ready = _Ready.of(plan, heads, width, wide, _known(pattern, plan) if step else None)
         then = then if heads == 1 else None
         dims = (*x.shape[1:-1], width)
         out, done = self._product_of_rows(ready, scalars, step, dense, dims, then)
@@ -178,10 +172,9 @@ class CpuJit(
             or tiles_of(pattern, row) is not None
             or _scatter_plan(pattern, row) is not None
             or (plan := row_plan(pattern)) is None
-            or plan[2].size >= _MIN_KEPT
         ):
             return None
-        return _Ready.of(plan, 1, k, dtype)
+        return _Ready.of(plan, 1, k, dtype, _known(pattern, plan))
 
     def _product_of_rows(
         self,
@@ -192,6 +185,10 @@ class CpuJit(
         dims: tuple[int, ...],
         then: tuple[int, Array] | None,
     ) -> tuple[Array, bool]:
+        if ready.known is not None:
+            kept = ready.known.moved(values[:, 0], ready.given[3], self.gather)
+            if kept is not None:
+                values, ready = kept[:, None], ready.in_order
         out = _row_product(ready, values, step, x, dims, then)
         if then is not None and ready.carried.size:
             whole = np.unique(ready.cuts[ready.carried, 0] - 1)
@@ -252,16 +249,35 @@ class _Ready(NamedTuple):
     rows: int  # of the result
     made: int  # rows that the kernel makes, parts of long ones included
     work: int
+    known: KeptValues | None = None  # where values may be kept in the order of entries
+    in_order: Any = None  # the same for such values
 
     @classmethod
-    def of(cls, plan: tuple[Array, ...], heads: int, k: int, dtype: np.dtype) -> _Ready:
+    def of(
+        cls,
+        plan: tuple[Array, ...],
+        heads: int,
+        k: int,
+        dtype: np.dtype,
+        known: KeptValues | None = None,
+    ) -> _Ready:
         """From a row plan, for a dense matrix with so many heads and columns."""
         indptr, indices, positions, cuts, carried = plan
         m = indptr.size - 1
         kernel = kernel_of(_spmm_kernel(heads, k, k * dtype.itemsize), dtype, indptr.dtype)
         made = m + len(cuts) * bool(carried.size)
         work = product_work(indices.size, heads * k) + made * heads * k
-        return cls(kernel, (cuts, indptr, indices, positions), cuts, carried, m, made, work)
+        ready = cls(kernel, (cuts, indptr, indices, positions), cuts, carried, m, made, work)
+        if known is None or heads > 1:
+            return ready
+        in_order = ready._replace(given=(cuts, indptr, indices, positions[:0]))
+        return ready._replace(known=known, in_order=in_order)
+
+
+def _known(pattern: Any, plan: tuple[Array, ...]) -> KeptValues | None:
+    """Where values of a pattern are kept in the order of a row plan; None if they are in it, or so
+    few that they are found fast."""
+    return pattern.cached("kept values", KeptValues) if plan[2].size >= _MIN_KEPT else None
 
 
 def _row_product(

@@ -24,7 +24,7 @@ __all__ = ["CpuJitSteps"]
 _MIN_STEP = 1 << 12  # elements below which NumPy serves
 _CHUNK = 1 << 14  # elements of a task, at least
 _MAX_TASKS = 1024
-_FLOATS = (np.dtype("f4"), np.dtype("f8"))
+_NONE = {dtype: np.empty(0, dtype) for dtype in (np.dtype("f4"), np.dtype("f8"))}
 _INDEX = (np.dtype("i4"), np.dtype("i8"))
 
 
@@ -107,12 +107,10 @@ class CpuJitSteps(Cpu):
 
     def _step(self, name: str, factors: Any, p: Array, g: Array, *state: Array | None) -> bool:
         """Whether a kernel has made the step; state that is not used is None."""
-        held = [a for a in state if a is not None]
-        if not (self._pays(p.size, _MIN_STEP) and _in_place(p, *held)) or g.shape != p.shape:
+        if not self._pays(p.size, _MIN_STEP) or g.shape != p.shape or not _in_place(p, *state):
             return False
-        none = np.empty(0, p.dtype)
         arrays = (p, contiguous(g, p.dtype), *state)
-        flat = [none if a is None else a.reshape(-1) for a in arrays]
+        flat = [_NONE[p.dtype] if a is None else a.reshape(-1) for a in arrays]
         chunk = max(_CHUNK, -(-p.size // _MAX_TASKS))
         args = (chunk, *factors, *flat)
         launch(_kernel(name, p.dtype), args, -(-p.size // chunk), 4 * p.size)
@@ -135,7 +133,7 @@ class CpuJitSteps(Cpu):
             self._pays(values.size, _MIN_STEP)
             and width
             and rows.dtype in _INDEX
-            and _in_place(p, *(a for a in state if a is not None))
+            and _in_place(p, *state)
             and all(a.flags.carray for a in rest)
             and (name != "rowwise_adagrad_rows" or rest[0].dtype == p.dtype)
         ):
@@ -160,11 +158,15 @@ def _cuts(rows: int, indptr: Array, width: int) -> Array:
     return np.searchsorted(indptr, at).astype(np.int64) if indptr.size else at
 
 
-def _in_place(p: Array, *state: Array) -> bool:
+def _in_place(p: Array, *state: Array | None) -> bool:
     """Whether a kernel can write to these arrays."""
-    return p.dtype in _FLOATS and all(
-        a.flags.carray and a.dtype == p.dtype and a.shape == p.shape for a in (p, *state)
-    )
+    dtype, shape = p.dtype, p.shape
+    if dtype not in _NONE or not p.flags.carray:
+        return False
+    for a in state:
+        if a is not None and not (a.flags.carray and a.dtype == dtype and a.shape == shape):
+            return False
+    return True
 
 
 @cache

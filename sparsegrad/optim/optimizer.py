@@ -23,6 +23,19 @@ __all__ = ["Optimizer"]
 _MOST_RUNS = 1024
 
 
+class _Shared:
+    """What the parameters of a group have in common in a step."""
+
+    __slots__ = ("factors", "in_rows", "row_slots", "slots", "whole")
+
+    def __init__(self, slots: tuple[str, ...], row_slots: dict[str, Any]) -> None:
+        self.slots, self.row_slots = slots, row_slots
+        self.factors: dict[int, Any] = {}  # by how many steps a parameter has made
+        # By device, what one call does for all parameters there: steps in rows, and everywhere.
+        self.in_rows: dict[Any, list[Any]] = {}
+        self.whole: dict[Any, list[Any]] = {}
+
+
 class Optimizer:
     """Base class. A subclass gives its defaults and defines `slots`, `factors` and `update`.
 
@@ -164,37 +177,31 @@ class Optimizer:
 
     def _step(self) -> None:
         for group in self.param_groups:
-            in_rows: dict[Any, list[tuple[Any, ...]]] = {}
-            whole: dict[Any, list[tuple[Any, ...]]] = {}
+            shared = _Shared(self.slots(group), self.row_slots(group))
             for p in group["params"]:
-                self._step_one(p, group, in_rows, whole)
-            for (kernel, _), steps in in_rows.items():
-                backends.for_array(steps[0][1]).rows_of_many(kernel, steps)
-            for (kernel, _), steps in whole.items():
-                backends.for_array(steps[0][1]).steps_of_many(kernel, steps)
+                self._step_one(p, group, shared)
+            if self.kernel is None:
+                continue
+            for steps in shared.in_rows.values():
+                backends.for_array(steps[0][1]).rows_of_many(self.kernel, steps)
+            for steps in shared.whole.values():
+                backends.for_array(steps[0][1]).steps_of_many(self.kernel, steps)
 
-    def _step_one(
-        self,
-        p: Any,
-        group: dict[str, Any],
-        in_rows: dict[Any, list[Any]],
-        whole: dict[Any, list[Any]],
-    ) -> None:
-        """Make the step of one parameter, or add it to those, in rows or everywhere, that one call
-        makes for all parameters of a device."""
+    def _step_one(self, p: Any, group: dict[str, Any], shared: _Shared) -> None:
+        """Make the step of one parameter, or add it to those that one call makes."""
         target = _dense(p)
         if target._grad is None:
             return
-        be, late = backends.for_array(target.data), group["decay"]
-        if self.kernel and late == "touched" and group["sparse"] != "dense":
+        late, dense = group["decay"], isinstance(target._grad, Tensor)
+        if self.kernel and late == "touched" and group["sparse"] != "dense" and not dense:
             grad = rows.pending(target._grad)
             if grad is not None:
                 if len(grad.rows):
                     if group["maximize"]:
                         grad = grad._replace(values=-grad.values)
-                    factors, state = self._begin(p, target, group)
+                    factors, state = self._begin(p, target, group, shared)
                     step = factors, target.data, grad, *state
-                    in_rows.setdefault((self.kernel, target.device), []).append(step)
+                    shared.in_rows.setdefault(target.device, []).append(step)
                     target._bump()
                 return
         where, g = self._where(target.grad, group)
@@ -202,7 +209,7 @@ class Optimizer:
             return
         if group["maximize"]:
             g = -g
-        factors, state = self._begin(p, target, group)
+        factors, state = self._begin(p, target, group, shared)
         if late == "catch_up":
             self._catch_up(p, group, where, self.state[p]["step"] - 1)
         elif late == "all" and where is not None:
@@ -213,12 +220,12 @@ class Optimizer:
         arrays = [target.data, *state]
         if where is None and self.kernel:
             step = factors, target.data, g, *state
-            whole.setdefault((self.kernel, target.device), []).append(step)
+            shared.whole.setdefault(target.device, []).append(step)
         elif where is None:
-            self._move(be, factors, arrays[0], g, *state)
+            self._move(factors, arrays[0], g, *state)
         elif len(g):
             parts = [array[where] for array in arrays]
-            self._move(be, factors, parts[0], g, *parts[1:])
+            self._move(factors, parts[0], g, *parts[1:])
             for array, changed in zip(arrays, parts, strict=True):
                 array[where] = changed
         if late == "catch_up":
@@ -226,8 +233,9 @@ class Optimizer:
             last[... if where is None else where] = self.state[p]["step"]
         target._bump()
 
-    def _move(self, be: Any, factors: Any, *arrays: Any) -> None:
+    def _move(self, factors: Any, *arrays: Any) -> None:
         """One step on arrays p, g, *state."""
+        be = backends.for_array(arrays[0])
         if self.kernel:
             getattr(be, self.kernel)(factors, *arrays)
             return
@@ -246,13 +254,15 @@ class Optimizer:
         whole = mode == "lazy" or group["decay"] != "touched" or self.row_slots(group)
         return rows.touched_rows(grad) if whole else rows.touched(grad)
 
-    def _begin(self, p: Any, target: Tensor, group: dict[str, Any]) -> tuple[Any, list[Any]]:
+    def _begin(
+        self, p: Any, target: Tensor, group: dict[str, Any], shared: _Shared
+    ) -> tuple[Any, list[Any]]:
         """Count a step: its numbers, and the state arrays it works on."""
         state = self.state.get(p)
         if state is None:
             state = self.state[p] = {"step": 0}
-        state["step"] += 1
-        slots, row_slots, shape = self.slots(group), self.row_slots(group), target.data.shape
+        step = state["step"] = state["step"] + 1
+        slots, row_slots, shape = shared.slots, shared.row_slots, target.data.shape
         for name in slots:
             if name not in state or state[name].data.shape != shape:
                 self._allot(state, name, target, shape, target.dtype, group)
@@ -260,8 +270,10 @@ class Optimizer:
             self._allot(state, name, target, shape[:1] or (1,), dtype or target.dtype, group)
         if group["decay"] == "catch_up":
             self._remember(p, group, backends.for_array(target.data).xp)
-        held = [state[name].data for name in (*slots, *row_slots)]
-        return self.factors(group, state["step"]), held
+        factors = shared.factors.get(step)
+        if factors is None:
+            factors = shared.factors[step] = self.factors(group, step)
+        return factors, [state[name].data for name in (*slots, *row_slots)]
 
     def _allot(
         self, state: Any, name: str, target: Tensor, shape: Any, dtype: Any, group: dict[str, Any]

@@ -98,12 +98,11 @@ class memory_for:
     A context manager, and a decorator. For arrays that are made outside of primitives, which do
     the same (`engine/refusal.py`).
 
-    what: a text, or a function that makes it when it is wanted.
     shape, dtype: of an array that is made, where no error of the library may know them; a
         ValueError means then that no address space holds it.
     """
 
-    def __init__(self, what: str | Callable[[], str], shape: Any = None, dtype: Any = None) -> None:
+    def __init__(self, what: str, shape: Any = None, dtype: Any = None) -> None:
         self.what, self.shape, self.dtype = what, shape, dtype
 
     def __call__(self, fn: F) -> F:
@@ -112,7 +111,7 @@ class memory_for:
             try:
                 return fn(*args, **options)
             except Exception as error:
-                self._explain(error)
+                self.explain(error)
                 raise
 
         return inner  # type: ignore[return-value]
@@ -122,11 +121,11 @@ class memory_for:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            self._explain(error)
+            self.explain(error)
 
-    def _explain(self, error: BaseException) -> None:
+    def explain(self, error: BaseException) -> None:
+        """Raise the OutOfMemoryError that an error stands for, if it does."""
         absurd = self.shape is not None and type(error) is ValueError
         if absurd or lacks_memory(error):
             text = out_of_memory(error, self.shape, self.dtype)
-            what = self.what if isinstance(self.what, str) else self.what()
-            raise OutOfMemoryError(f"{what}: {text}") from error
+            raise OutOfMemoryError(f"{self.what}: {text}") from error

@@ -138,6 +138,20 @@ class Cpu(Backend):
         summed = np.add.reduceat(values[order], first, axis=0, dtype=wide)
         out[ids[first]] = out[ids[first]] + summed
 
+    def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
+        width = values[:1].size
+        if not width or values.dtype.char not in "fdFDil" or not values.flags.c_contiguous:
+            return super().sum_runs(values, perm, indptr)
+        # A product with a matrix of ones, whose rows are the runs.
+        out = np.zeros((indptr.size - 1, *values.shape[1:]), values.dtype)
+        ones = np.ones(perm.size, values.dtype)
+        arrays = indptr, perm, ones, values.reshape(-1), out.reshape(-1)
+        if width == 1:
+            routines.csr_matvec(len(out), len(values), *arrays)
+        else:
+            routines.csr_matvecs(len(out), len(values), width, *arrays)
+        return out
+
     def segment_sum(self, values: Array, indptr: Array) -> Array:
         return self._reduceat(np.add, values, indptr, 0, dtype=accumulator(values.dtype))
 
@@ -186,24 +200,27 @@ class Cpu(Backend):
 
     def merge_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array] | None:
         (m, n), total = a.shape, a.nnz + b.nnz
-        if not total or m * n > np.iinfo(np.int64).max or not (a.core.unique and b.core.unique):
+        if not total or total > np.iinfo(np.int32).max or not (a.core.unique and b.core.unique):
             return None
-        sides = a.sorted_rows(), b.sorted_rows()
-        keys = [self.expand(indptr, cols.size) * np.int64(n) + cols for indptr, cols, _ in sides]
-        key = np.concatenate(keys)
-        perm = key.argsort(kind="stable")  # which merges what is sorted, in linear time
-        key = key[perm]
-        new = np.ones(total, dtype=bool)
-        np.not_equal(key[1:], key[:-1], out=new[1:])
-        starts = np.flatnonzero(new)
-        key = key[starts]
-        indptr = key.searchsorted(np.arange(m + 1) * np.int64(n))
-        if any(at is not None for _, _, at in sides):
-            ats = [np.arange(cols.size) if at is None else at for _, cols, at in sides]
-            perm = np.concatenate((ats[0], ats[1] + a.nnz))[perm]
-        dtype = sides[0][1].dtype
-        lists = (indptr, key % max(n, 1), perm, np.append(starts, total))
-        return tuple(x.astype(dtype, copy=False) for x in lists)  # type: ignore[return-value]
+        # A sum of matrices whose values are pairs: the number of an entry of `a`, that of one of
+        # `b`, as halves of an integer. They count from 1; 0 is no entry.
+        sides = []
+        for half, (pattern, first) in enumerate(((a, 1), (b, 1 + a.nnz))):
+            indptr, cols, at = pattern.sorted_rows()
+            pairs = np.zeros((pattern.nnz, 2), np.int32)
+            pairs[:, half] = np.arange(first, first + pattern.nnz) if at is None else at + first
+            sides += [indptr, cols, pairs.reshape(-1).view(np.int64)]
+        dtype = np.result_type(sides[0], sides[1], sides[3], sides[4])
+        indptr, cols, found = (np.empty(size, t) for size, t in
+                               ((m + 1, dtype), (total, dtype), (total, np.int64)))  # fmt: skip
+        routines.csr_plus_csr(m, n, *sides, indptr, cols, found)
+        nnz = int(indptr[-1])
+        there = (pairs := found[:nnz].view(np.int32)) > 0
+        perm = pairs.compress(there)
+        perm -= 1
+        runs = np.arange(nnz + 1, dtype=dtype)
+        runs[1:] += (there[::2] & there[1::2]).cumsum(dtype=dtype)
+        return indptr, cols[:nnz], perm.astype(dtype, copy=False), runs
 
     def spmm_extreme(
         self, pattern: Any, values: Array, x: Array, least: bool

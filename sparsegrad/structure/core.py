@@ -60,7 +60,8 @@ class Core:
         self.nnz = int(arrays[-1].size) if arrays else 0
         self.summary = (next(_numbers), kind, shape, self.nnz)  # what a profile keeps of it
         self._cache: dict[Any, Any] = {}
-        self._marks: dict[Any, Any] = {}  # when a GPU will have built what is in the cache
+        # When a GPU will have built what is in the cache.
+        self._marks: dict[Any, Any] | None = None if isinstance(arrays[-1], np.ndarray) else {}
         self._lock = threading.RLock()
         if settings.get().check_invariants:
             self.validate()
@@ -74,8 +75,7 @@ class Core:
             with self._lock:
                 if key not in self._cache:
                     value = (_watched or Core.built)(self, key, build)
-                    mark = self.backend.mark()
-                    if mark is not None:
+                    if self._marks is not None and (mark := self.backend.mark()) is not None:
                         self._marks[key] = mark
                     self._cache[key] = value
                 value = self._cache[key]
@@ -86,14 +86,14 @@ class Core:
     def built(self, key: Any, build: Callable[[], Any]) -> Any:
         """What `cached` keeps, made now; OutOfMemoryError says what it was for."""
 
-        def what() -> str:
-            name = key
-            while isinstance(name, tuple):
-                name = name[0]
-            return f"{name} of a pattern of shape {self.shape} with {self.nnz} entries"
-
-        with memory_for(what):
+        try:
             return build()
+        except Exception as error:
+            while isinstance(key, tuple):
+                key = key[0]
+            what = f"{key} of a pattern of shape {self.shape} with {self.nnz} entries"
+            memory_for(what).explain(error)
+            raise
 
     def validate(self) -> None:
         """PatternError unless every index lies in the shape and offsets rise from 0 to nnz."""

@@ -199,7 +199,8 @@ class Pattern:
         """Forget every derived array; they are rebuilt when needed."""
         with self.core._lock:
             self.core._cache.clear()
-            self.core._marks.clear()
+            if self.core._marks:
+                self.core._marks.clear()
 
     # ---- what ops and backends read ------------------------------------------------------------
     def rows(self) -> tuple[Array, Array, Array | None]:

@@ -295,16 +295,14 @@ def remember(
         if mark is not None:
             be.wait(mark)
         return plan
-
-    def what() -> str:
-        sizes = " and ".join(f"{p.shape} with {p.nnz} entries" for p in patterns)
-        name = kind
-        while isinstance(name, tuple):
-            name = name[0]
-        return f"{name} of patterns of shape {sizes}" if patterns else name
-
-    with memory_for(what):
+    try:
         plan = build()
+    except Exception as error:
+        sizes = " and ".join(f"{p.shape} with {p.nnz} entries" for p in patterns)
+        while isinstance(kind, tuple):
+            kind = kind[0]
+        memory_for(f"{kind} of patterns of shape {sizes}" if patterns else kind).explain(error)
+        raise
     be = backends.for_device(device) if device else patterns[0].core.backend
     mark = be.mark()
 

@@ -53,12 +53,25 @@ class PoolCounts(NamedTuple):
 class _Block:
     """Memory of an array and its views; goes back to the pool with the last of them."""
 
-    memory: np.ndarray
-    address: int
+    held: _Held
 
     def __del__(self) -> None:
         if _pool is not None:  # the interpreter is ending
-            _pool.give(self.memory, self.address)
+            _pool.give(self.held)
+
+
+class _Held(NamedTuple):
+    """Memory of the pool, and the kind of block that is made of it."""
+
+    size: int
+    address: int
+    kind: Any
+    memory: np.ndarray
+
+    @classmethod
+    def new(cls, size: int) -> _Held:
+        memory = _aligned(size)
+        return cls(size, memory.ctypes.data, _of_size(size), memory)
 
 
 @cache
@@ -72,34 +85,40 @@ class _Pool:
         # A block may come back in the middle of any of these, in the same thread: when garbage is
         # collected.
         self.lock = threading.RLock()
-        self.free: dict[int, list[tuple[np.ndarray, int]]] = {}
+        self.free: dict[int, list[_Held]] = {}
         self.requests = self.hits = self.reused = self.kept = self.limit = 0
 
-    def array(self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def array(
+        self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype, limit: int
+    ) -> np.ndarray:
         """An array of so many bytes, in a block that it gives back."""
         step = 1 << max(0, nbytes.bit_length() - 1 - _STEPS)
         size = -(-nbytes // step) * step
         with self.lock:
-            self.limit = current.get().pool_size_limit
+            self.limit = limit
             self.requests += 1
-            held = self.free.get(size)
-            found = held.pop() if held else None
-            if found is not None:
+            free = self.free.get(size)
+            held = free.pop() if free else None
+            if held is not None:
                 self.kept -= size
                 self.hits += 1
                 self.reused += nbytes
-        if found is None:
-            memory = _aligned(size)
-            found = memory, memory.ctypes.data
-        block = _of_size(size).from_address(found[1])
-        block.memory, block.address = found
+        if held is None:
+            held = _Held.new(size)
+        block = held.kind.from_address(held.address)
+        block.held = held
         return np.ndarray(shape, dtype, block)
 
-    def give(self, memory: np.ndarray, address: int) -> None:
+    def give(self, held: _Held) -> None:
+        size = held.size
         with self.lock:
-            if self.kept + memory.size <= self.limit:
-                self.free.setdefault(memory.size, []).append((memory, address))
-                self.kept += memory.size
+            if self.kept + size <= self.limit:
+                free = self.free.get(size)
+                if free is None:
+                    self.free[size] = [held]
+                else:
+                    free.append(held)
+                self.kept += size
 
     def clear(self) -> None:
         with self.lock:
@@ -114,17 +133,17 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """`np.empty`, from the pool where it is on and the array is large."""
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes < _LEAST or not current.get().enable_memory_pool:
+    if nbytes < _LEAST or not (settings := current.get()).enable_memory_pool:
         return np.empty(shape, dtype)
-    return _pool.array(nbytes, shape, dtype)
+    return _pool.array(nbytes, shape, dtype, settings.pool_size_limit)
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An empty array that begins with a cache line, from the pool where it is on."""
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes and current.get().enable_memory_pool:
-        return _pool.array(nbytes, shape, dtype)
+    if nbytes and (settings := current.get()).enable_memory_pool:
+        return _pool.array(nbytes, shape, dtype, settings.pool_size_limit)
     return on_lines(np.empty, shape, dtype)
 
 

@@ -225,16 +225,18 @@ def class_losses(
     are reduced to; and how much each row counts in their mean (n,), an array, or None where each
     counts once: a mean is then over all n. weight (C,): a tensor without gradient."""
     xp, classes = backends.for_array(logits.data).xp, class_ids(op, target)
-    left_out = None
-    if ignore_index is not None:
+    width, left_out = logits.shape[1], None
+    # On a GPU looking would be a wait.
+    plain = xp is np and classes.size > 0 and classes.min() >= 0 and classes.max() < width
+    if ignore_index is not None and (not plain or 0 <= ignore_index < width):
         left_out = classes == ignore_index
-        if xp is np and not left_out.any():  # on a GPU that would be a wait
+        if xp is np and not left_out.any():
             left_out = None
-    if left_out is None:
-        check_classes(op, classes, logits.shape[1])
-    else:
-        check_classes(op, xp.where(left_out, 0, classes), logits.shape[1])
+    if left_out is not None:
+        check_classes(op, xp.where(left_out, 0, classes), width)
         classes = xp.where(left_out, -1, classes)
+    elif not plain:
+        check_classes(op, classes, width)
     factors = None
     if weight is not None:
         if weight.requires_grad:

@@ -34,6 +34,52 @@ def test_embedding(index, sparse_grad, padding):
         assert sg.gradcheck(lambda w: with_weight(table, w, sg.tensor(index)), table.weight)
 
 
+@pytest.mark.parametrize("sparse_grad", [True, False])
+@pytest.mark.parametrize("lead", [(), (40,), (3, 2), (0,)])
+def test_a_collection_is_its_tables_side_by_side(sparse_grad, lead):
+    """Values, gradients and three steps of an optimizer, to the bit."""
+    sizes = [(50, 16), (7, 1), (300, 4)]
+    together = nn.EmbeddingCollection(sizes, sparse=sparse_grad)
+    apart = nn.EmbeddingCollection(sizes, sparse=sparse_grad)
+    apart.load_state_dict(together.state_dict())
+    assert [*together.state_dict()] == [f"embeddings.{f}.weight" for f in range(3)]
+    optimizers = [sg.optim.Adam(m.parameters(), lr=0.1) for m in (together, apart)]
+    for step in range(3):
+        ids = np.stack([rng(step).integers(0, n, lead) for n, _ in sizes], -1)
+        found = [
+            together(ids),
+            sg.cat([t(ids[..., f]) for f, t in enumerate(apart.embeddings)], -1),
+        ]
+        np.testing.assert_array_equal(found[0].detach().data, found[1].detach().data)
+        for out, optimizer in zip(found, optimizers, strict=True):
+            optimizer.zero_grad()
+            (out**2).sum().backward()
+        for a, b in zip(together.parameters(), apart.parameters(), strict=True):
+            assert isinstance(a.grad, sg.SparseTensor) == sparse_grad
+            a, b = ((p.grad.to_dense() if sparse_grad else p.grad).data for p in (a, b))
+            np.testing.assert_array_equal(a, b)
+        for optimizer in optimizers:
+            optimizer.step()
+        for a, b in zip(together.parameters(), apart.parameters(), strict=True):
+            np.testing.assert_array_equal(a.data, b.data)
+
+
+def test_a_table_for_two_columns_gets_the_gradients_of_both():
+    table = sg.ones(5, 2, requires_grad=True)
+    sg.nn.functional.embedding_collection([[1, 1], [1, 4]], [table, table]).sum().backward()
+    np.testing.assert_array_equal(table.grad.to_dense().data[:, 0], [0, 3, 0, 0, 1])
+
+
+def test_a_collection_starts_as_its_tables_do():
+    sg.manual_seed(0)
+    together = nn.EmbeddingCollection([(200, 50), (3, 2)])
+    before = together.embeddings[1].weight.tolist()
+    together.reset_parameters()
+    w = together.embeddings[0].weight.data
+    assert abs(w.mean()) < 0.05 and abs(w.std() - 1) < 0.05
+    assert together.embeddings[1].weight.tolist() != before
+
+
 def with_weight(table, weight, *args):
     """The table called with another weight, for gradcheck."""
     held, table._parameters["weight"] = table._parameters["weight"], weight
@@ -72,6 +118,12 @@ def test_max_norm(norm_type):
         (lambda: nn.Embedding(3, 2)(sg.tensor([3])), sg.PatternError, "index"),
         (lambda: nn.Embedding(3, 2, max_norm=1.0)(sg.tensor([-1])), sg.PatternError, "index"),
         (lambda: nn.Embedding(3, 2)(sg.tensor([0.5])), IndexError, "integers"),
+        (lambda: nn.EmbeddingCollection([]), ValueError, "EmbeddingCollection: .* one table"),
+        (
+            lambda: nn.EmbeddingCollection([(3, 2), (4, 1)])([[0, 4]]),
+            sg.PatternError,
+            "embedding_collection: index of table 1: index 4 at position 0",
+        ),
         (lambda: nn.EmbeddingBag(3, 2, mode="min"), ValueError, "mode"),
         (lambda: nn.EmbeddingBag(3, 2)(sg.tensor([1])), sg.ShapeError, "with offsets"),
         (lambda: nn.EmbeddingBag(3, 2)(sg.tensor([[1]]), [0]), sg.ShapeError, "bags already"),

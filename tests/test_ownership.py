@@ -116,6 +116,20 @@ def test_grad_accumulates_in_place_as_in_pytorch() -> None:
     equal(held, [4.0])
 
 
+def test_parts_of_one_cotangent_are_gradients_that_share_nothing(define: Any) -> None:
+    """Where the engine made it they are views of it, where the user did they are not."""
+    given = const(np.ones((2, 5)))
+    for mine in (False, True):
+        tables = [leaf(np.ones((3, n))) for n in (2, 3)]
+        out = sg.embedding_collection(tables, [[0, 1], [2, 1]])
+        (out if mine else out * 2.0).backward(given)
+        first, second = (table.grad.values for table in tables)
+        assert (first.data.base is second.data.base is not None) != mine
+        first.zero_()
+        equal(second, np.full((2, 3), 1.0 if mine else 2.0))
+        equal(given, np.ones((2, 5)))
+
+
 def test_results_of_grad_are_not_changed_by_later_walks() -> None:
     x = leaf([1.0])
     y = (x * 2).sum()

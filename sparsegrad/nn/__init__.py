@@ -51,7 +51,7 @@ from sparsegrad.nn.convolution import (
     Upsample,
     ZeroPad2d,
 )
-from sparsegrad.nn.embedding import Embedding, EmbeddingBag
+from sparsegrad.nn.embedding import Embedding, EmbeddingBag, EmbeddingCollection
 from sparsegrad.nn.graph import GCNConv, GINConv, LightGCN, SAGEConv, gcn_norm
 from sparsegrad.nn.graph_attention import GATConv, GATv2Conv
 from sparsegrad.nn.layers import (
@@ -142,6 +142,7 @@ __all__ = [
     "ELU",
     "Embedding",
     "EmbeddingBag",
+    "EmbeddingCollection",
     "Flatten",
     "GATConv",
     "GATv2Conv",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ from sparsegrad import backends, create, ops
 from sparsegrad.engine.mode import no_grad
 from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.nn import init
+from sparsegrad.nn.containers import ModuleList
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
 from sparsegrad.ops.segment import segment_amax_p, segment_sum_p
 from sparsegrad.tensor import Tensor, as_tensor
 
-__all__ = ["Embedding", "EmbeddingBag"]
+__all__ = ["Embedding", "EmbeddingBag", "EmbeddingCollection"]
 
 
 class _Table(Module):
@@ -140,6 +142,48 @@ class Embedding(_Table):
     def forward(self, index: Any) -> Tensor:
         """Integers (*B) -> (*B, d)."""
         return self._rows(index)
+
+
+class EmbeddingCollection(Module):
+    """Rows of several tables, one for each column of an index, side by side: (*B, F) -> (*B, sum of
+    d_f), in one pass over all tables: `sg.embedding_collection`.
+
+    tables: (num_embeddings, embedding_dim) of each of the F tables, of any widths; they lie in
+        `embeddings`, a list of `Embedding`.
+    sparse: gradients are row-sparse SparseTensors; False gives dense ones.
+
+    Raises ValueError for no tables, and what the op does.
+
+    >>> import sparsegrad as sg
+    >>> tables = sg.nn.EmbeddingCollection([(1000, 4), (50, 4), (7, 2)])
+    >>> out = tables(sg.tensor([[3, 49, 0], [999, 4, 6]]))  # the ids of two samples
+    >>> out.shape
+    (2, 10)
+    >>> out.sum().backward()
+    >>> tables.embeddings[0].weight.grad.row
+    array([  3, 999], dtype=int32)
+    """
+
+    def __init__(
+        self, tables: Iterable[tuple[int, int]], sparse: bool = True, dtype: Any = None
+    ) -> None:
+        super().__init__()
+        self.sparse = sparse
+        self.embeddings = ModuleList(
+            Embedding(rows, width, sparse=sparse, dtype=dtype) for rows, width in tables
+        )
+        if not len(self.embeddings):
+            raise ValueError("EmbeddingCollection: expected at least one table")
+
+    def reset_parameters(self) -> None:
+        """Draw all rows of all tables anew."""
+        for table in self.embeddings:
+            table.reset_parameters()
+
+    def forward(self, index: Any) -> Tensor:
+        """Integers (*B, F) -> (*B, sum of d_f)."""
+        weights = [table.weight for table in self.embeddings]
+        return ops.embedding_collection(weights, index, self.sparse)
 
 
 class EmbeddingBag(_Table):

@@ -8,6 +8,7 @@ mean the stored entries: absent ones neither count nor get a gradient.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from sparsegrad import backends, dtypes, ops
@@ -110,6 +111,7 @@ __all__ = [
     "dropout",
     "elu",
     "embedding",
+    "embedding_collection",
     "gaussian_nll_loss",
     "gelu",
     "glu",
@@ -178,6 +180,19 @@ def embedding(
             [2.]])
     """
     return ops.embedding(weight, index, padding_idx, sparse)
+
+
+def embedding_collection(index: Any, weights: Iterable[Any], sparse: bool = True) -> Tensor:
+    """Rows of several tables side by side: integers (*B, F), weights f of (V_f, d_f) -> (*B, sum of
+    d_f): `sg.embedding_collection`, with the order of arguments of `embedding`.
+
+    >>> import sparsegrad as sg
+    >>> tables = sg.tensor([[1.0], [2.0]]), sg.tensor([[3.0, 4.0]])
+    >>> sg.nn.functional.embedding_collection(sg.tensor([[1, 0], [0, 0]]), tables)
+    tensor([[2., 3., 4.],
+            [1., 3., 4.]])
+    """
+    return ops.embedding_collection(weights, index, sparse)
 
 
 def normalize(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 import sparsegrad as sg
-from op_db.case import OpCase
+from op_db.case import Draw, OpCase, Sample
 from op_db.samples import *  # noqa: F403
 from sparsegrad.ops import elementwise, index, segment, shape
 from sparsegrad.structure.arrays import Moves, Runs
@@ -18,6 +20,19 @@ def ref_dropout(x: np.ndarray) -> np.ndarray:
     """Which of the first twelve words of seed 5, block 3, are at least a quarter of 2**32."""
     kept = np.array([c == "1" for c in "110110111101"])
     return np.where(kept[: x.size].reshape(x.shape), x / 0.75, 0)
+
+
+def ref_tables(*tables: np.ndarray, index: np.ndarray) -> np.ndarray:
+    return np.concatenate([x[index[..., f]] for f, x in enumerate(tables)], -1)
+
+
+def of_tables(d: Draw) -> Iterator[Sample]:
+    for sizes, lead in (
+        (((3, 2), (4, 1)), (5,)), (((7, 16), (2, 8), (5, 16)), (40,)), (((3, 0), (2, 2)), (2, 3)),
+        (((3, 2),), ()), (((0, 2), (4, 3)), (0,)), (((200, 3), (60, 21)), (300,)),
+    ):  # fmt: skip
+        ids = [d.rng.integers(0, max(rows, 1), lead) for rows, _ in sizes]
+        yield tuple(d.dense(*size) for size in sizes), {"index": np.stack(ids, -1)}
 
 
 ROWS = [
@@ -152,6 +167,23 @@ ROWS = [
     OpCase("embedding", lambda w: sg.embedding(w, [[0, 2], [2, 1]]),
            lambda w: w[np.array([[0, 2], [2, 1]])], lambda d: iter([((d.dense(3, 2),), {})]),
            bilinear=True),
+    *(
+        OpCase(f"embedding_collection[{kind}]", lambda *w, index, kind=kind: sg.embedding_collection(w, index, sparse_grad=kind == "sparse"),
+               ref_tables, of_tables, "take_tables_p" if kind == "sparse" else None, bilinear=True, errors=(
+            (lambda: sg.embedding_collection(tensors((3, 2), (4, 1)), [[0, 1], [2, 4]]), sg.PatternError,
+             r"embedding_collection: index of table 1: index 4 at position 1 is outside \[0, 4\)"),
+            (lambda: sg.embedding_collection(tensors((3, 2), (4, 1)), [[-1, 1]]), sg.PatternError, "index of table 0: index -1"),
+            (lambda: sg.embedding_collection(tensors((3, 2), (4, 1)), [[0.5, 1]]), IndexError, "embedding_collection: index: expected integers"),
+            (lambda: sg.embedding_collection(tensors((3, 2)), [[True]]), sg.PatternError, "embedding_collection: index must be integers, got bool"),
+            (lambda: sg.embedding_collection(tensors((3, 2), (4, 1)), [0, 1, 2]), sg.ShapeError, r"embedding_collection: expected an index \(\*B, 2\)"),
+            (lambda: sg.embedding_collection([], [[]]), sg.ShapeError, "embedding_collection: expected at least one weight"),
+            (lambda: sg.embedding_collection(tensors((3, 2), (4,)), [[0, 1]]), sg.ShapeError, r"expected weights\[1\] \(V, D\), got \(4,\)"),
+            (lambda: sg.embedding_collection([eye()], [[0]]), TypeError, r"embedding_collection: weights\[0\] must be dense"),
+            (lambda: sg.embedding_collection([sg.ones(3, 2), sg.ones(3, 2, dtype="int64")], [[0, 1]]), sg.DtypeError,
+             "embedding_collection: weights differ in dtype: float32 and, at 1, int64"),
+        ))
+        for kind in ("sparse", "dense")
+    ),
     OpCase("matmul", sg.matmul, np.matmul, lambda d: iter([
         ((d.dense(3, 4), d.dense(4, 2)), {}), ((d.dense(3), d.dense(3)), {}),
         ((d.dense(2, 3), d.dense(3)), {}), ((d.dense(3), d.dense(3, 2)), {}),

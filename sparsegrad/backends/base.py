@@ -199,6 +199,11 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         zero = self.xp.zeros((1, *x.shape[1:]), x.dtype)
         return self.gather(self.xp.concatenate((x, zero)), index)
 
+    def matrix(self, pattern: Any, values: Array) -> Array | None:
+        """A matrix (m, n) of zeros with values (nnz,) added at the entries of a pattern; None where
+        `put_rows` at the cells is as good."""
+        return None
+
     def put_rows(self, values: Array, index: Array, n: int, distinct: bool = False) -> Array:
         """The transpose of `gather`: values (e, *D), index (e,) in [0, n) -> (n, *D); rows with
         the same index add up, unless it is known that there are none (`distinct`). Index work may

@@ -21,6 +21,7 @@ from sparsegrad.dtypes import accumulator, kind
 
 __all__ = ["Cpu"]
 
+_SUMMED = "fdFDil"  # dtypes that they sum in themselves
 _INDEX = (np.dtype(np.int32), np.dtype(np.int64))  # what the routines take
 _NARROW = 8  # columns that are scattered one number at a time
 _WIDE = 512  # elements in a row from which NumPy's loop along a row is what takes its time
@@ -115,6 +116,17 @@ class Cpu(Backend):
             key += c
         return np.argsort(key, kind="stable")
 
+    def matrix(self, pattern: Any, values: Array) -> Array | None:
+        if values.ndim != 1 or values.dtype.char not in _SUMMED:
+            return None
+        out = np.zeros(pattern.shape, values.dtype)
+        if pattern.format == "csr" and (lines := pattern.rows())[2] is None:
+            routines.csr_todense(*pattern.shape, *lines[:2], values, out)
+        else:
+            row, col, flat = *pattern.coords, out.reshape(-1)
+            routines.coo_todense(*pattern.shape, pattern.nnz, row, col, values, flat, False)
+        return out
+
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         width = out[:1].size
         if (
@@ -140,7 +152,7 @@ class Cpu(Backend):
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
         width = values[:1].size
-        if not width or values.dtype.char not in "fdFDil" or not values.flags.c_contiguous:
+        if not width or values.dtype.char not in _SUMMED or not values.flags.c_contiguous:
             return super().sum_runs(values, perm, indptr)
         # A product with a matrix of ones, whose rows are the runs.
         out = np.zeros((indptr.size - 1, *values.shape[1:]), values.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,10 @@ class CpuJitSegments(Cpu):
         out = memory.empty((index.shape[1], width), dtype)
         found = _gather(tables, contiguous(index, index.dtype), out)
         return out if found else super().gather_tables(tables, index)
+
+    def matrix(self, pattern: Any, values: Array) -> Array | None:
+        many = self._pays(values.size, MIN_SCATTER)
+        return None if many else super().matrix(pattern, values)
 
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         wide, arrays = wide_of(out.dtype), same_index(index)

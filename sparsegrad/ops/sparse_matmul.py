@@ -41,13 +41,18 @@ __all__ = ["addmm", "sampled_addmm", "sddmm", "spmm"]
 
 @primitive
 def spmm_p(be: Any, values: Any, x: Any, *, pattern: Any) -> Any:
-    """Sparse @ dense: values (nnz, *H), x (n, *H, k) -> (m, *H, k)."""
+    """Sparse @ dense: values (nnz, *H), x (n, *H, k) -> (m, *H, k), or (nnz,), (n,) -> (m,)."""
+    if x.ndim == 1:
+        return be.spmm(pattern, values, x[:, None]).reshape(-1)
     return be.spmm(pattern, values, x)
 
 
 @primitive
 def sddmm_p(be: Any, x: Any, y: Any, *, pattern: Any) -> Any:
-    """Entries of x @ y.T on a pattern: x (m, *H, k), y (n, *H, k) -> (nnz, *H)."""
+    """Entries of x @ y.T on a pattern: x (m, *H, k), y (n, *H, k) -> (nnz, *H); of vectors (m,),
+    (n,) -> (nnz,)."""
+    if x.ndim == 1:
+        return be.sddmm(pattern, x[:, None], y[:, None])
     return be.sddmm(pattern, x, y)
 
 
@@ -163,6 +168,8 @@ def spmm(
     vector = x.ndim == 1 and not heads
     if not fits or not (vector or (x.ndim == 2 + len(heads) and x.shape[1:-1] == heads)):
         raise ShapeError(f"spmm: shapes do not fit; got A: {A.shape}, x: {x.shape}")
+    if vector and reduce == "sum":
+        return spmm_p(A.values, x, pattern=A.pattern)
     if vector:
         x = reshape_p(x, shape=(-1, 1))
     out = _reduced(A.values, x, A.pattern, reduce)

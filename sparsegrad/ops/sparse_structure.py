@@ -57,6 +57,8 @@ def entries_p(be: Any, x: Any, *, pattern: Any) -> Any:
 def put_entries_p(be: Any, values: Any, *, pattern: Any) -> Any:
     """The transpose of `entries_p`: zeros with values added at the entries, (*sparse, *D)."""
     shape = pattern.shape
+    if len(shape) == 2 and (out := be.matrix(pattern, values)) is not None:
+        return out
     cells = 1
     for n in shape:
         cells *= n

@@ -2,14 +2,16 @@
 // gradient touches.
 //
 //   gather            out[e] = x[index[e]], rows of words of 4 bytes
+//   gather_tables     the same of several tables, their rows side by side
 //   sgd, adagrad, rowwise_adagrad, rmsprop, adam
 //                     p[r], and the state of r, for each touched row r; without `rows` every row.
 //                     The entries of a row are summed on the way: the merged gradient is never in
 //                     memory. A row whose sum is zero is left alone, unless `every` is set.
 //   parts             sums of runs that are too long for one group of lanes
 //
-// Tables    A step is made in up to 28 parameters at once (FBGEMM's table-batched embeddings): their
-//           descriptors are an argument, by value, so nothing is copied to the device for a launch.
+// Tables    A step is made in up to 28 parameters at once, and rows are taken from up to 96 tables
+//           (FBGEMM's table-batched embeddings): their descriptors are an argument, by value, so
+//           nothing is copied to the device for a launch.
 //           Each has warps of its own: what is computed does not depend on the others. How many
 //           rows are touched may be known to the device only (`count_at`): there are as many warps
 //           as if each entry had its own row, and those past the end leave at once.
@@ -40,13 +42,14 @@
 
 // One parameter (limit, width), its state and its gradient: of types T and I, but for `row_step`.
 // Null: `rows`, every row; `perm`, entries are in order; `indptr`, one entry a row; `count_at`, there
-// are `count` rows; `parts`, no long runs. until: warps of this table and of those before it.
+// are `count` rows; `parts`, no long runs. stride: how far entries are apart, in numbers. until:
+// warps of this table and of those before it.
 struct SgTable {
   const void *rows, *perm, *indptr, *count_at, *values;
   void *parts, *p, *first, *second, *third;
   long long *row_step;
   long long count, limit, entries;
-  int width, lanes, until, unused;
+  int width, lanes, until, stride;
 };
 
 struct SgTables {
@@ -54,16 +57,30 @@ struct SgTables {
   SgTable table[28];
 };
 
+// A table (limit, width) whose rows index[e] go to columns from `column` on: words of type T, I.
+struct SgSource {
+  const void *x, *index;
+  long long limit;
+  int width, column, lanes, until;
+};
+
+struct SgSources {
+  int count, unused;
+  SgSource table[96];
+};
+
 // The table that a warp works on, and which of its warps that is. Warps are counted in 31 bits, which
 // is a row of 32 lanes in each of two billion.
-__device__ __forceinline__ const SgTable& sg_table_of(const SgTables& tables, int& warp) {
+template <typename Tables>
+__device__ __forceinline__ const auto& sg_table_of(const Tables& tables, int& warp) {
   int t = 0;
   while (warp >= tables.table[t].until) ++t;
   if (t > 0) warp -= tables.table[t - 1].until;
   return tables.table[t];
 }
 
-__device__ __forceinline__ int sg_warps(const SgTables& tables) {
+template <typename Tables>
+__device__ __forceinline__ int sg_warps(const Tables& tables) {
   return tables.table[tables.count - 1].until;
 }
 
@@ -82,7 +99,7 @@ template <typename T, typename I> struct SgRowGradient {
                                               A (&sum)[V]) const {
     const I* perm = (const I*)table.perm;
     const T* values = (const T*)table.values + column;
-    const int width = table.width;
+    const int stride = table.stride;
     #pragma unroll 1
     for (long long e = begin; e < end; e += FLIGHT) {
       T row[FLIGHT][V];
@@ -90,7 +107,7 @@ template <typename T, typename I> struct SgRowGradient {
       for (int u = 0; u < FLIGHT; ++u) {
         if (e + u >= end) break;
         const long long entry = perm ? (long long)perm[e + u] : e + u;
-        sg_load(row[u], values + entry * width);
+        sg_load(row[u], values + entry * stride);
       }
       #pragma unroll
       for (int u = 0; u < FLIGHT; ++u) {
@@ -497,6 +514,34 @@ sg_rows_gather(const T* __restrict__ x, const I* __restrict__ index, long long n
       #pragma unroll
       for (int u = 0; u < 4; ++u)
         if (e + u * groups < n) sg_store(out + (e + u * groups) * width + column, row[u]);
+    }
+  }
+}
+
+// out (n, total): row e has those rows of all tables that index[e] of each says, as `gather`.
+template <typename T, typename I, int V>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_rows_gather_tables(const SgSources tables, long long n, int total, T* __restrict__ out) {
+  const int lane = threadIdx.x & 31;
+  for (int warp = (int)(sg_thread() >> 5); warp < sg_warps(tables);
+       warp += (int)(sg_threads() >> 5)) {
+    int own = warp;
+    const SgSource& table = sg_table_of(tables, own);
+    const T* x = (const T*)table.x;
+    const I* index = (const I*)table.index;
+    const int sub = lane & (table.lanes - 1);
+    const long long e = 4 * ((long long)own * (32 / table.lanes) + lane / table.lanes);
+    for (int column = sub * V; column < table.width; column += table.lanes * V) {
+      T row[4][V];
+      #pragma unroll
+      for (int u = 0; u < 4; ++u) {
+        if (e + u >= n) break;
+        const long long from = min(max((long long)index[e + u], 0ll), table.limit - 1);
+        sg_load(row[u], x + from * table.width + column);
+      }
+      #pragma unroll
+      for (int u = 0; u < 4; ++u)
+        if (e + u < n) sg_store(out + (e + u) * total + table.column + column, row[u]);
     }
   }
 }

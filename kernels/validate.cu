@@ -2,6 +2,7 @@
 //
 //   indices   one list, or two that are coordinates: is each inside its bounds; are they in order,
 //             are there duplicates; the least and the largest of the first list
+//   tables    the same of ids of several tables, which are listed by table on the way
 //   offsets   do they start at 0, never fall, and end where they must
 //
 // Mapping   One thread an entry. What is wrong is rare: only then, and once a warp for the extent,
@@ -56,6 +57,24 @@ sg_validate_indices(const I* __restrict__ first, const I* __restrict__ second_or
   if (order) atomicAnd(found + 3, ~(unsigned long long)order);
   if (least < found[4]) atomicMin(found + 4, least);
   if (most < found[5]) atomicMin(found + 5, most);
+}
+
+// How many rows tables have: by value, nothing is copied to the device for a launch.
+struct SgBounds {
+  int count, unused;
+  long long bound[480];
+};
+
+// listed (count, n) = the columns of ids (n, width) from `first` on. Places: twice those in `listed`.
+template <typename I, typename K>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_validate_tables(const SgBounds bounds, const I* __restrict__ ids, long long n, int width,
+                   int first, K* __restrict__ listed, unsigned long long* found) {
+  for (long long i = sg_thread(); i < n * bounds.count; i += sg_threads()) {
+    const long long table = i / n, a = ids[(i - table * n) * width + first + table];
+    if (a < 0 || a >= bounds.bound[table]) sg_found(found, 2 * i, a);
+    listed[i] = (K)a;
+  }
 }
 
 template <typename I>

@@ -577,6 +577,44 @@ def test_ac_91_a_row_sparse_step_never_waits(device: str, cls: Any) -> None:
     np.testing.assert_allclose(run(device), run("cpu"), rtol=1e-5)
 
 
+def test_rows_of_many_tables_are_few_launches(device: str) -> None:
+    """One that checks ids, one that takes rows; gradients are parts of what comes back, which the
+    step reads where they are."""
+    if synchronisations() is None:
+        pytest.skip("only the simulator counts launches")
+    sizes = [(30, 4), (7, 8), (300, 4)] * 9
+    ids = np.stack([np.random.default_rng(0).integers(0, n, 40) for n, _ in sizes], 1)
+
+    def run(where: str, count: Any) -> list[Any]:
+        tables = [sg.ones(*size, device=where, requires_grad=True) for size in sizes]
+        optimizer = sg.optim.Adam(tables, lr=0.1)
+        index = sg.tensor(ids, device=where)
+        for _ in range(2):
+            optimizer.zero_grad()
+            before = synchronisations()
+            with recorded() as forward:
+                out = sg.embedding_collection(tables, index)
+            loss = (out * out).sum()
+            with recorded() as backward:
+                loss.backward()
+            with recorded() as step:
+                optimizer.step()
+            if where != "cpu":
+                assert synchronisations() == before
+        count([x.kernel for x in forward], [x.kernel for x in backward], [x.kernel for x in step])
+        return [table.tolist() for table in tables]
+
+    def few(forward: list[str], backward: list[str], step: list[str]) -> None:
+        assert len(forward) == 2, forward
+        assert len(backward) <= 4, backward
+        assert sum("sg_rows" in name for name in step) == 1
+        assert not any("copy" in name and "float" in name for name in step), step
+
+    found, expected = run(device, few), run("cpu", lambda *names: None)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
 @pytest.mark.parametrize("ids", [[1, 2, 2], [0, 3, 5], [5, 0, 3], [4, 1, 4]])
 def test_coalesce_waits_once(device: str, ids: list[int]) -> None:
     """Sorted or not, duplicates or not; what was seen when indices were checked is not asked."""
@@ -632,7 +670,7 @@ def test_a_sparse_op_is_few_launches(device: str) -> None:
     twice = twice.requires_grad_()
     x, v = (sg.randn(*shape, device=device, requires_grad=True) for shape in ((40, 16), (40,)))
     y, z = (sg.randn(50, 16, device=device, requires_grad=True) for _ in range(2))
-    mask = (A @ A.T).pattern
+    mask, index = (A @ A.T).pattern, sg.tensor([[0, 1], [49, 39]], device=device)
     ops: dict[str, Any] = {
         "spmm": lambda: A @ x,
         "spmv": lambda: A @ v,
@@ -649,6 +687,7 @@ def test_a_sparse_op_is_few_launches(device: str) -> None:
         "sum of rows": lambda: sg.sum(A, 1),
         "sum of columns": lambda: sg.sum(A, 0),
         "coalesce": lambda: sg.coalesce(twice),
+        "embedding_collection": lambda: sg.embedding_collection([y, x], index),
     }
     leaves = [A.values, twice.values, x, v, y, z]
     for name, op in ops.items():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["INSTANCES", "SIZES", "STRUCTS", "TABLES"]
+__all__ = ["BOUNDS", "INSTANCES", "SIZES", "SOURCES", "STRUCTS", "TABLES"]
 
 # Bytes of the types of C++ that kernels are instantiated for.
 SIZES = {
@@ -23,17 +23,32 @@ SIZES = {
     "unsigned long long": 8,
 }
 
-TABLES = 28  # parameters that one launch of `rows.cu` steps: as many as arguments have room for
+# As many as arguments have room for, in one launch:
+TABLES = 28  # parameters that `rows.cu` steps
+SOURCES = 96  # tables that it takes rows of
+BOUNDS = 480  # tables whose ids `validate.cu` looks at
 
 _TABLE = [
     *((name, "u8") for name in ("rows", "perm", "indptr", "count_at", "values")),
     *((name, "u8") for name in ("parts", "p", "first", "second", "third", "row_step")),
     *((name, "i8") for name in ("count", "limit", "entries")),
-    *((name, "i4") for name in ("width", "lanes", "until", "unused")),
+    *((name, "i4") for name in ("width", "lanes", "until", "stride")),
+]
+_SOURCE = [
+    *((name, "u8") for name in ("x", "index")),
+    ("limit", "i8"),
+    *((name, "i4") for name in ("width", "column", "lanes", "until")),
 ]
 
 # Structs that kernels take by value, as C++ lays them out.
-STRUCTS = {"SgTables": np.dtype([("count", "i4"), ("unused", "i4"), ("table", _TABLE, (TABLES,))])}
+STRUCTS = {
+    name: np.dtype([("count", "i4"), ("unused", "i4"), (field, kind, (most,))])
+    for name, field, kind, most in (
+        ("SgTables", "table", _TABLE, TABLES),
+        ("SgSources", "table", _SOURCE, SOURCES),
+        ("SgBounds", "bound", "i8", BOUNDS),
+    )
+}
 
 
 def _product(*choices: Iterable[Any]) -> tuple[tuple[str, ...], ...]:
@@ -118,6 +133,7 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     },
     "rows": {
         "sg_rows_gather": _loads(("unsigned int",), True),
+        "sg_rows_gather_tables": _loads(("unsigned int",), True),
         "sg_rows_parts": _STEPPED,
         "sg_rows_sgd": _STEPPED,
         "sg_rows_adagrad": _STEPPED,
@@ -127,6 +143,7 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     },
     "validate": {
         "sg_validate_indices": _product(_INDEX),
+        "sg_validate_tables": _product(_INDEX, _INDEX),
         "sg_validate_offsets": _product(_INDEX),
     },
     "philox": {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsegrad.backends.base import Array, Backend
-from sparsegrad.backends.cuda_instances import STRUCTS, TABLES
+from sparsegrad.backends.cuda_instances import SOURCES, STRUCTS, TABLES
 from sparsegrad.backends.cuda_kernels import (
     accumulator_of,
     ctype_of,
@@ -30,7 +30,6 @@ __all__ = ["CudaRows", "gather"]
 _TILE = 64  # entries of a run that one group of lanes adds up: SG_ROWS_TILE
 _WORD = np.dtype(np.uint32)
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-_TABLES = STRUCTS["SgTables"]
 
 
 class CudaRows(Backend):
@@ -82,6 +81,10 @@ class CudaRows(Backend):
         self, factors: AdamFactors, p: Array, grad: RowGradient, m: Array, v: Array, *state: Array
     ) -> None:
         self._step("adam_rows", factors, p, grad, m, v, *state)
+
+    def gather_tables(self, tables: Sequence[Array], index: Array) -> Array:
+        found = _gather_tables(tables, index)
+        return super().gather_tables(tables, index) if found is None else found
 
     def rows_of_many(self, name: str, steps: list[tuple[Any, ...]]) -> None:
         made = [_table(name, *step) for step in steps]
@@ -189,20 +192,20 @@ def _table(name: str, factors: Any, p: Array, g: Any, *state: Array | None) -> _
     width = max(_width(p), 1)
     limit = p.size // width
     count = limit if rows is None else len(rows)
-    values = cupy.ascontiguousarray(values, dtype=p.dtype)
+    values, stride = _apart(values.astype(p.dtype, copy=False), width)
     index = np.dtype(np.int32) if rows is None else rows.dtype
     perm, indptr, found = (
         a if a is None else cupy.ascontiguousarray(a, index) for a in (perm, indptr, found)
     )
     alike = [a for key, a in numbers.state.items() if a is not None and a.shape == p.shape]
-    load = _load(width, values, p, *alike)
+    load = _load((width, stride), values, p, *alike)
     types = ctype_of(p.dtype), ctype_of(index), str(load)
     entries = values.size // width
     counted = numbers.state.get("row_step") is not None
     key = f"sg_rows_{name}", types, everywhere, counted, tuple(numbers.scalars.items())
     fields = {"rows": rows, "perm": perm, "indptr": indptr, "count_at": found, "values": values}
     fields |= {"p": p, **numbers.state, "count": count, "limit": limit, "entries": entries}
-    fields |= {"width": width, "lanes": min(32, power_of_two(-(-width // load)))}
+    fields |= {"width": width, "stride": stride, "lanes": min(32, power_of_two(-(-width // load)))}
     # The longest run there can be: all the others have one entry.
     least = count if found is None else 1
     return _Table(key, fields, indptr is not None and entries - least >= _TILE)
@@ -260,26 +263,47 @@ def _add_parts(table: _Table) -> int:
 def _launch_one(
     name: str, types: tuple[str, ...], tables: list[_Table], warps: list[int], **scalars: Any
 ) -> None:
-    packed = np.zeros((), _TABLES)
+    packed, threads = _packed("SgTables", [table.fields for table in tables], warps)
+    launch(kernel("rows", name, *types), threads, tables=packed, **scalars)
+
+
+def _packed(
+    struct: str, tables: Sequence[dict[str, Any]], warps: Iterable[int]
+) -> tuple[np.ndarray, int]:
+    """The argument that describes tables, numbers and arrays of each by their names, and the
+    threads of all of them."""
+    packed = np.zeros((), STRUCTS[struct])
     packed["count"] = len(tables)
     total = 0
-    for slot, table, own in zip(packed["table"], tables, warps):
+    for slot, fields, own in zip(packed["table"], tables, warps, strict=False):
         total += own
         slot["until"] = total
-        for field, value in table.fields.items():
+        for field, value in fields.items():
             if value is not None:
                 slot[field] = value.data.ptr if hasattr(value, "data") else value
-    launch(kernel("rows", name, *types), 32 * total, tables=packed, **scalars)
+    return packed, 32 * total
 
 
 def _width(p: Array) -> int:
     return math.prod(p.shape[1:])
 
 
-def _load(width: int, *arrays: Array) -> int:
+def _apart(values: Array, width: int) -> tuple[Array, int]:
+    """The entries of a gradient, and how far they are apart, in numbers: it may be a part of that
+    of several tables."""
+    import cupy
+
+    size = values.itemsize
+    if values.ndim == 2 and values.strides[1] == size and values.strides[0] >= width * size:
+        return values, values.strides[0] // size
+    return cupy.ascontiguousarray(values), width
+
+
+def _load(apart: tuple[int, int], *arrays: Array) -> int:
     """Elements a load: four where all rows begin at a multiple of that; else, and of fp64, one."""
     size = 4 * arrays[0].itemsize
-    return 1 if size > 16 or width % 4 or any(a.data.ptr % size for a in arrays) else 4
+    odd = any(n % 4 for n in apart) or any(a.data.ptr % size for a in arrays)
+    return 1 if size > 16 or odd else 4
 
 
 # ---- gather ------------------------------------------------------------------------------------
@@ -316,4 +340,47 @@ def gather(x: Array, index: Array) -> Array | None:
         lanes=lanes,
         out=next(words),
     )
+    return out
+
+
+def _gather_tables(tables: Sequence[Array], index: Array) -> Array | None:
+    """`Backend.gather_tables`; None as for `gather`."""
+    import cupy
+
+    dtype, n = tables[0].dtype, index.shape[1]
+    sizes = [x.shape[1] * dtype.itemsize for x in tables]
+    size = _WORD.itemsize
+    if index.dtype.name not in ("int32", "int64") or any(
+        bytes_ % size or not x.flags.c_contiguous or x.data.ptr % size
+        for x, bytes_ in zip(tables, sizes, strict=True)
+    ):
+        return None
+    index = cupy.ascontiguousarray(index)
+    out = cupy.empty((n, sum(x.shape[1] for x in tables)), dtype)
+    load = 4
+    while any(bytes_ % (load * size) for bytes_ in sizes) or any(
+        x.data.ptr % (load * size) for x in tables
+    ):
+        load //= 2
+    made, column = [], 0
+    for x, ids, bytes_ in zip(tables, index, sizes, strict=True):
+        width = bytes_ // size
+        if x.size:
+            fields = {"x": x, "index": ids, "limit": len(x), "width": width, "column": column}
+            made.append(fields | {"lanes": min(32, power_of_two(-(-width // load)))})
+        column += width
+    for start in range(0, len(made), SOURCES):
+        some = made[start : start + SOURCES]
+        warps = (-(-n * table["lanes"] // (4 * 32)) for table in some)
+        packed, threads = _packed("SgSources", some, warps)
+        launch(
+            kernel(
+                "rows", "sg_rows_gather_tables", ctype_of(_WORD), ctype_of(index.dtype), str(load)
+            ),
+            threads,
+            tables=packed,
+            n=n,
+            total=column,
+            out=out.reshape(-1).view(_WORD),
+        )
     return out

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sparsegrad.backends.base import Array, Backend
 from sparsegrad.backends.checks import outside
+from sparsegrad.backends.cuda_instances import BOUNDS, STRUCTS
 from sparsegrad.backends.cuda_kernels import ctype_of, kernel, launch
+from sparsegrad.errors import PatternError
 
 __all__ = ["CudaChecks", "raise_pending"]
 
@@ -33,12 +37,30 @@ class CudaChecks(Backend):
         if index.size == 0:
             return
         with _board() as board:
-            board.indices(_ids(index), bound, say=(name, bound) if later else None)
+            board.indices(_ids(index), bound, say=partial(_outside, name, bound) if later else None)
             if later:
                 return
             found = board.read()[-1]
         if _is_wrong(found):
             super().check_indices(name, index, bound)
+
+    def ids_by_table(
+        self, name: str, ids: Array, bounds: tuple[int, ...], dtype: np.dtype, later: bool = False
+    ) -> Array:
+        import cupy
+
+        n, flat = len(ids), _ids(ids)
+        listed = cupy.empty((len(bounds), n), dtype)
+        if not n:
+            return listed
+        wrong = False
+        for first in range(0, len(bounds), BOUNDS):
+            some = bounds[first : first + BOUNDS]
+            say = partial(_outside_table, name, first, some, n) if later else None
+            with _board() as board:
+                board.tables(flat, some, len(bounds), first, listed, say)
+                wrong = wrong or (not later and _is_wrong(board.read()[-1]))
+        return super().ids_by_table(name, ids, bounds, dtype) if wrong else listed
 
     def check_coords(
         self, name: str, coords: list[Array], shape: tuple[int, ...]
@@ -91,7 +113,18 @@ def _ids(index: Array) -> Array:
     return cupy.ascontiguousarray(index, dtype).reshape(-1)
 
 
-_Say = tuple[str, int] | None  # name and bound
+_Say = Callable[[int, int], PatternError] | None  # of a value and its place
+
+
+def _outside(name: str, bound: int, found: int, at: int) -> PatternError:
+    return outside(name, found, at, bound)
+
+
+def _outside_table(
+    name: str, first: int, bounds: tuple[int, ...], n: int, found: int, at: int
+) -> PatternError:
+    table, at = divmod(at, n)
+    return outside(f"{name} of table {first + table}", found, at, bounds[table])
 
 
 class _Board:
@@ -126,7 +159,7 @@ class _Board:
         bound: int,
         second: Array | None = None,
         second_bound: int = 0,
-        say: tuple[str, int] | None = None,
+        say: _Say = None,
     ) -> None:
         """Check one list, or two that are coordinates. say: what `read` says if it is wrong."""
         self._launch(
@@ -139,11 +172,39 @@ class _Board:
             second_bound=second_bound,
         )
 
+    def tables(
+        self,
+        ids: Array,
+        bounds: tuple[int, ...],
+        width: int,
+        first: int,
+        listed: Array,
+        say: _Say = None,
+    ) -> None:
+        """Check the columns from `first` on of ids (n, width), all rows one behind the other, and
+        write them to those rows of `listed`."""
+        packed = np.zeros((), STRUCTS["SgBounds"])
+        packed["count"] = count = len(bounds)
+        packed["bound"][:count] = bounds
+        rows = listed[first : first + count]
+        launch(
+            kernel("validate", "sg_validate_tables", ctype_of(ids.dtype), ctype_of(rows.dtype)),
+            rows.size,
+            bounds=packed,
+            ids=ids,
+            n=rows.shape[1],
+            width=width,
+            first=first,
+            listed=rows,
+            found=self._words[len(self._waiting)],
+        )
+        self._waiting.append(say)
+
     def offsets(self, offsets: Array, end: int) -> None:
         """Check that offsets rise from 0 to `end`."""
         self._launch("sg_validate_offsets", None, offsets=offsets, n=offsets.size, end=end)
 
-    def _launch(self, name: str, say: tuple[str, int] | None, **arguments: Any) -> None:
+    def _launch(self, name: str, say: _Say, **arguments: Any) -> None:
         index = next(iter(arguments.values()))
         launch(
             kernel("validate", name, ctype_of(index.dtype)),
@@ -201,7 +262,7 @@ def _raise_first(found: np.ndarray, waiting: list[_Say]) -> None:
             place = int(row[0]) >> _BITS
             mask = (1 << _BITS) - 1
             value = sum((int(row[part]) & mask) << (_BITS * part) for part in range(3))
-            raise outside(say[0], _signed(value & _ONES), place // 2, say[1])
+            raise say(_signed(value & _ONES), place // 2)
 
 
 def _is_wrong(row: np.ndarray) -> bool:

@@ -61,6 +61,11 @@ def _scattered(t: Inputs) -> Any:
     return sg.scatter_add(t.leaf(30, 6), 0, sg.tensor(index, device=t.device), t.leaf(300, 6))
 
 
+def _tables(t: Inputs) -> Any:
+    index = np.stack([t.ids(40, 300), t.ids(9, 300)], 1)
+    return sg.embedding_collection([t.leaf(40, 8), t.leaf(9, 4)], index)
+
+
 def _dense(t: Inputs) -> Any:
     x = sg.tanh(t.leaf(30, 20) @ t.leaf(20, 20)) * t.leaf(20)
     return sg.log_softmax(x, 1).mean(0) + sg.exp(x).sum(0)
@@ -193,6 +198,7 @@ CASES = (
     Case("segment_sum", _segments(sg.segment_sum)),
     Case("segment_softmax", _segments(sg.segment_softmax)),
     Case("embedding", lambda t: sg.embedding(t.leaf(40, 8), t.ids(40, 300))),
+    Case("embedding_collection", _tables),
     Case("scatter_add", _scattered),
     Case("dense ops", _dense),
     Case("cross_entropy", _loss),

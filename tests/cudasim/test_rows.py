@@ -7,7 +7,7 @@ import cudasim
 from cudasim.numbers import FLOATS, INDEX, draw, load, notices, same_every_time, store
 from sparsegrad.backends import cuda_rows
 from sparsegrad.backends.base import Backend
-from sparsegrad.backends.cuda_instances import TABLES
+from sparsegrad.backends.cuda_instances import SOURCES, TABLES
 from sparsegrad.backends.steps import (
     AdagradFactors,
     AdamFactors,
@@ -110,7 +110,7 @@ def uncounted(cp, grad):
 
 
 def check_step(cp, step="adam", lengths="several", dtype="float32", everywhere=False,
-               counted=True, **options):  # fmt: skip
+               counted=True, apart=0, **options):  # fmt: skip
     method, factors, _, _ = STEPS[step]
     p, grad, state = drawn(step, LENGTHS[lengths], dtype=dtype, **options)
     if everywhere:
@@ -126,6 +126,10 @@ def check_step(cp, step="adam", lengths="several", dtype="float32", everywhere=F
     given = place(grad) if everywhere else RowGradient(*map(place, grad))
     if not counted:
         given = uncounted(cp, given)
+    if apart:  # a part of the gradient of several tables
+        whole = cp.zeros((len(given.values), p.shape[1] + apart), given.values.dtype)
+        whole[:, apart:] = given.values
+        given = given._replace(values=whole[:, apart:])
     name = method if everywhere else f"{method}_rows"
     getattr(backend(), name)(factors, there[0], given, *there[1:])
     got = [a.get() for a in there]
@@ -162,6 +166,13 @@ def test_a_count_that_only_the_device_knows(cp, step):
     for lengths in ("several", "single", "long", "one"):
         check_step(cp, step, lengths, counted=False)
     check_step(cp, step, "long", "float16", counted=False, index="int64")
+
+
+@pytest.mark.parametrize("apart", [4, 3])
+def test_entries_that_lie_apart(cp, apart):
+    for lengths in ("several", "long"):
+        check_step(cp, "adam", lengths, apart=apart)
+        check_step(cp, "rowwise", lengths, "float16", apart=apart, width=12)
 
 
 def check_many(cp, step="adam", dtype="float32", count=5, launches=None):
@@ -269,7 +280,52 @@ def test_gather_stays_inside(cp):
     assert (got.get()[:, 0] == [16, 0, 16]).all()
 
 
+def check_tables(cp, widths=(4, 130, 16, 8), n=37, dtype="float32", index="int32", shift=0):
+    """Against NumPy; launches, none where the kernel does not serve."""
+    rng = np.random.default_rng(0)
+    tables = [rng.integers(-9, 9, (rng.integers(3, 20), w)).astype(dtype) for w in widths]
+    ids = np.stack([rng.integers(0, len(x), n) for x in tables]).astype(index)
+    there = []
+    for x in tables:
+        flat = cp.zeros(x.size + shift, dtype)
+        flat[shift:] = cp.asarray(x.ravel())
+        there.append(flat[shift:].reshape(x.shape))
+    listed = cp.asarray(ids)
+    with cudasim.record_launches() as found:
+        got = cuda_rows._gather_tables(there, listed)
+    if got is not None:
+        assert (got.get() == np.concatenate([x[i] for x, i in zip(tables, ids)], 1)).all()
+        return len(found)
+    return 0
+
+
+@pytest.mark.parametrize("index", INDEX)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
+def test_gather_of_tables(cp, dtype, index):
+    assert check_tables(cp, dtype=dtype, index=index) == 1
+    assert check_tables(cp, (3, 1, 0, 70), dtype=dtype, index=index) == (dtype != "float16")
+    assert check_tables(cp, (4,), 1000, dtype, index) == 1
+    assert check_tables(cp, (4, 2), 0, dtype, index) == 0
+
+
+def test_gather_of_shifted_tables_and_of_many(cp):
+    for shift in range(4):
+        assert check_tables(cp, shift=shift) == 1
+    assert check_tables(cp, (4, 2) * SOURCES, 5) == 2
+
+
+def test_gather_of_tables_stays_inside(cp):
+    x = cp.arange(20, dtype="f").reshape(5, 4)
+    got = cuda_rows._gather_tables([x, x], cp.asarray([[5, -6], [1 << 40, 1]]))
+    assert (got.get()[:, ::4] == [[16, 16], [0, 4]]).all()
+
+
 MUTANTS = {
+    "stride": ("rows", "entry * stride", "entry * table.width",
+               lambda cp: check_step(cp, "sgd", apart=4)),
+    "column": ("rows", "total + table.column + column", "total + column", check_tables),
+    "clamp of tables": ("rows", "min(max((long long)index[e + u], 0ll), table.limit - 1)",
+                        "(long long)index[e + u]", test_gather_of_tables_stays_inside),
     "half a run": ("rows", "e < end; e += FLIGHT", "e < end - 1; e += FLIGHT",
                    lambda cp: check_step(cp, "sgd")),
     "side": ("rows", "(tile == first)) * table.width", "(tile != first)) * table.width",

@@ -8,6 +8,7 @@ import pytest
 import cudasim
 from cudasim.numbers import INDEX, notices, same_every_time
 from sparsegrad.backends import cuda_validate
+from sparsegrad.backends.cuda_instances import BOUNDS
 from sparsegrad.errors import PatternError
 
 # Coordinates, shape, what is known of their order.
@@ -235,7 +236,55 @@ def test_launches_and_waits(sim):
         assert cudasim.synchronisations() - before == waits
 
 
+def check_tables(cp, index="int32", bounds=(9, 4, 700), n=50, bad=((3, 1, 4), (7, 2, -2))):
+    """Ids by table; the first of several wrong ones, at once and later."""
+    refused(cuda_validate.raise_pending)  # what mutants have left
+    rng, name = np.random.default_rng(0), "op"
+    host = np.stack([rng.integers(0, b, n) for b in bounds], 1).astype(index)
+    be = backend()
+    for later in (False, True):
+        for dtype in INDEX:
+            got = be.ids_by_table(name, cp.asarray(host), bounds, np.dtype(dtype), later)
+            assert got.dtype == dtype and (got.get() == host.T).all()
+    cuda_validate.raise_pending()
+    for at, table, value in bad:
+        host[at, table] = value
+    table, at = min((table, at) for at, table, _ in bad)
+    message = (
+        f"op of table {table}: index {host[at, table]} at position {at} is outside "
+        f"[0, {bounds[table]})"
+    )
+    args = name, cp.asarray(host), bounds, np.dtype("int32")
+    assert refused(be.ids_by_table, *args) == message
+    be.ids_by_table(*args, True)
+    assert refused(cuda_validate.raise_pending) == message
+
+
+@pytest.mark.parametrize("index", INDEX)
+def test_ids_by_table(cp, index):
+    check_tables(cp, index)
+    check_tables(cp, index, bad=((9, 2, -1), (3, 2, 1 << 30)))
+    check_more_tables(cp, index)
+
+
+def check_more_tables(cp, index="int32"):
+    """Than a launch takes."""
+    check_tables(cp, index, (5,) * (BOUNDS + 3), 2, ((1, BOUNDS + 1, 5),))
+
+
+def test_ids_by_table_are_one_launch(sim):
+    ids = sim.zeros((4, 3), "i")
+    backend().ids_by_table("op", ids, (1, 2, 3), ids.dtype, True)
+    before = cudasim.synchronisations()
+    with cudasim.record_launches() as found:
+        backend().ids_by_table("op", ids, (1, 2, 3), ids.dtype, True)
+    assert len(found) == 1 and cudasim.synchronisations() == before
+
+
 MUTANTS = {
+    "bound": ("validate", "a >= bounds.bound[table]", "a > bounds.bound[table]", check_tables),
+    "transposed": ("validate", "(i - table * n) * width", "(i - table * n)", check_tables),
+    "columns": ("validate", "width + first + table", "width + table", check_more_tables),
     "first": ("validate", "atomicMin(found + part", "atomicMax(found + part", check_bounds),
     "negative": ("validate", "if (a < 0 || a", "if (a",
                  lambda cp: check_bounds(cp, bad=((31, -2),))),

@@ -12,7 +12,7 @@ import numpy as np
 from bench.cases import OURS, Candidate, Variant
 from bench.cases.patterns import entries
 from bench.oracle import Expected
-from bench.peers import quiet, torch_coo, torch_csr
+from bench.peers import quiet
 
 __all__ = ["SmallOps"]
 
@@ -39,15 +39,13 @@ def _on_all(op: Op) -> _Op:
 
 
 _OPS: dict[str, _Op] = {
-    "CSR of arrays": _Op(
+    "CSR, checked": _Op(
         lambda t: t.sg.csr(t.S.A.indptr, t.S.A.indices, t.S.A.data, t.S.A.shape),
-        lambda t: t.sp.csr_array((t.A.data, t.A.indices, t.A.indptr), shape=t.A.shape),
-        lambda t: t.torch.sparse_csr_tensor(*t.csr, t.A.shape),
+        lambda t: t.A,
+        lambda t: t.A,
     ),
-    "COO of arrays": _Op(
-        lambda t: t.sg.coo(t.S.C.coords, t.S.C.data, t.S.C.shape),
-        lambda t: t.sp.coo_array((t.C.data, t.C.coords), shape=t.C.shape),
-        lambda t: t.torch.sparse_coo_tensor(*t.coo, t.C.shape),
+    "COO, checked": _Op(
+        lambda t: t.sg.coo(t.S.C.coords, t.S.C.data, t.S.C.shape), lambda t: t.C, lambda t: t.C
     ),
     "A + B": _on_all(lambda t: t.A + t.B),
     "A * B": _Op(lambda t: t.A * t.B, lambda t: t.A * t.B, lambda t: t.D * t.D_of_B),
@@ -91,6 +89,7 @@ _OPS: dict[str, _Op] = {
     ),
 }
 _WITH_GRADIENT = "A @ X and the gradient of X"
+_MADE = ("CSR, checked", "COO, checked")
 
 
 def _merged(matrix: Any) -> Any:
@@ -100,8 +99,25 @@ def _merged(matrix: Any) -> Any:
     return copy
 
 
+class _Inputs:
+    """What ops read. Matrices are made of their arrays whenever they are read, unless `keep` was
+    called: nothing is known of them but these arrays."""
+
+    def __init__(self, matrices: dict[str, Callable[[], Any]], **others: Any) -> None:
+        self._matrices = matrices
+        vars(self).update(others)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._matrices[name]()
+
+    def keep(self) -> _Inputs:
+        vars(self).update({name: make() for name, make in self._matrices.items()})
+        return self
+
+
 @lru_cache(maxsize=2)
-def _scipy(n: int, nnz: int) -> SimpleNamespace:
+def _arrays_of(n: int, nnz: int) -> SimpleNamespace:
+    """What everybody begins with: A and B as SciPy's CSR, C as its COO."""
     import scipy.sparse as sp
 
     rng = np.random.default_rng(0)
@@ -111,104 +127,118 @@ def _scipy(n: int, nnz: int) -> SimpleNamespace:
         where = rng.integers(0, n, (2, nnz), dtype=np.int32)  # as SciPy's own functions make them
         return sp.coo_array((values, tuple(where)), shape=(n, n))
 
-    t = SimpleNamespace(sp=sp, A=matrix().tocsr(), B=matrix().tocsr(), C=matrix(), i=n // 2)
-    t.X = rng.standard_normal((n, _WIDTH), dtype=np.float32)
-    t.x, t.ones = t.X[:, 0].copy(), np.ones_like(t.X)
-    t.rows, t.mask = rng.permutation(n)[: n // 5], rng.random(n) < 0.5
-    return t
+    A, B, C = matrix().tocsr(), matrix().tocsr(), matrix()
+    A.sum_duplicates()
+    B.sum_duplicates()
+    X = rng.standard_normal((n, _WIDTH), dtype=np.float32)
+    rows, mask = rng.permutation(n)[: n // 5], rng.random(n) < 0.5
+    return SimpleNamespace(A=A, B=B, C=C, X=X, x=X[:, 0].copy(), rows=rows, mask=mask)
 
 
-class _New:
-    """Our inputs, with matrices that are made whenever they are read: nothing is known of them but
-    their arrays."""
+def _scipy(S: SimpleNamespace, dtype: Any = np.float32) -> _Inputs:
+    import scipy.sparse as sp
 
-    def __init__(self, S: SimpleNamespace, op: str) -> None:
-        import sparsegrad as sg
+    def csr(M: Any) -> Any:
+        data = M.data.astype(dtype)
+        return lambda: sp.csr_array((data, M.indices, M.indptr), shape=M.shape)
 
-        self.sg, self.S, self.i, self.rows, self.mask = sg, S, S.i, S.rows, S.mask
-        self.x, self.X = sg.tensor(S.x), sg.tensor(S.X, requires_grad=op == _WITH_GRADIENT)
-        self._values = {M: sg.from_numpy(getattr(S, M).data) for M in "ABC"}
-
-    def _csr(self, name: str) -> Any:
-        M = getattr(self.S, name)
-        arrays = M.indptr, M.indices, self._values[name], M.shape
-        return self.sg.csr(*arrays, check=False, copy=False)
-
-    @property
-    def A(self) -> Any:
-        return self._csr("A")
-
-    @property
-    def B(self) -> Any:
-        return self._csr("B")
-
-    @property
-    def C(self) -> Any:
-        M = self.S.C
-        return self.sg.coo(M.coords, self._values["C"], M.shape, check=False, copy=False)
+    values = S.C.data.astype(dtype)
+    matrices = {
+        "A": csr(S.A),
+        "B": csr(S.B),
+        "C": lambda: sp.coo_array((values, S.C.coords), shape=S.C.shape),
+    }
+    dense = {"x": S.x.astype(dtype), "X": S.X.astype(dtype), "ones": np.ones_like(S.X, dtype)}
+    return _Inputs(matrices, sp=sp, i=len(S.x) // 2, rows=S.rows, mask=S.mask, **dense)
 
 
-def _again(new: _New) -> SimpleNamespace:
-    """The same inputs, with matrices that remember."""
-    return SimpleNamespace(**vars(new), A=new.A, B=new.B, C=new.C)
+def _ours(S: SimpleNamespace, needs_grad: bool) -> _Inputs:
+    import sparsegrad as sg
+
+    def csr(M: Any) -> Any:
+        arrays = M.indptr, M.indices, sg.from_numpy(M.data), M.shape
+        return lambda: sg.csr(*arrays, check=False, copy=False)
+
+    values = sg.from_numpy(S.C.data)
+    matrices = {
+        "A": csr(S.A),
+        "B": csr(S.B),
+        "C": lambda: sg.coo(S.C.coords, values, S.C.shape, check=False, copy=False),
+    }
+    dense = {"x": sg.tensor(S.x), "X": sg.tensor(S.X, requires_grad=needs_grad)}
+    return _Inputs(matrices, sg=sg, S=S, i=len(S.x) // 2, rows=S.rows, mask=S.mask, **dense)
 
 
-def _torch(S: SimpleNamespace, op: str) -> SimpleNamespace:
+def _torch(S: SimpleNamespace, needs_grad: bool) -> _Inputs:
     import torch
 
-    t = SimpleNamespace(torch=torch, i=S.i, rows=torch.from_numpy(S.rows), x=torch.from_numpy(S.x))
-    t.X = torch.from_numpy(S.X.copy()).requires_grad_(op == _WITH_GRADIENT)
-    t.A, t.B = torch_csr(S.A, "int32"), torch_csr(S.B, "int32")
-    t.D, t.D_of_B = torch_coo(S.A), torch_coo(S.B)
-    t.csr = t.A.crow_indices(), t.A.col_indices(), t.A.values()
-    t.coo = torch.from_numpy(np.stack(S.C.coords)), torch.from_numpy(S.C.data)
-    indices, values = t.coo
-    t.C = torch.sparse_coo_tensor(indices, values, S.C.shape)
-    return t
+    def csr(M: Any) -> Any:
+        crow, col, values = map(torch.from_numpy, (M.indptr, M.indices, M.data))
+        return lambda: torch.sparse_csr_tensor(crow, col, values, M.shape)
+
+    def coo(M: Any, coalesced: bool) -> Any:
+        indices = torch.from_numpy(np.stack([c.astype(np.int64) for c in M.coords]))
+        values = torch.from_numpy(M.data)
+        return lambda: torch.sparse_coo_tensor(
+            indices, values, M.shape, is_coalesced=coalesced or None
+        )
+
+    matrices = {
+        "A": csr(S.A),
+        "B": csr(S.B),
+        "C": coo(S.C, False),
+        "D": coo(S.A.tocoo(), True),
+        "D_of_B": coo(S.B.tocoo(), True),
+    }
+    X = torch.from_numpy(S.X.copy()).requires_grad_(needs_grad)
+    dense = {"x": torch.from_numpy(S.x), "X": X, "rows": torch.from_numpy(S.rows)}
+    return _Inputs(matrices, torch=torch, i=len(S.x) // 2, **dense)
 
 
 class SmallOps:
-    """One op on small matrices. Ours are new in every call, made of the arrays of CSR without a
-    check; *again* are such that remember what was worked out for them before."""
+    """One op on small matrices. *new*: everybody makes the matrices of their arrays in each call;
+    *kept*: of the same matrices again."""
 
     name = "small-ops"
     title = "One op on small matrices, CSR, float32"
     threaded = False
     memory = False
     per = 1
-    budget_s = 1.2
+    budget_s = 0.6
 
     def variants(self, size: str) -> list[Variant]:
         return [
-            {"label": f"{op}: {n:,}², nnz {nnz:,}", "op": op, "sizes": [n, nnz]}
+            {"label": f"{op}, {how}: {n:,}², nnz {nnz:,}", "op": op, "sizes": [n, nnz], "how": how}
             for n, nnz in _SIZES[size]
             for op in _OPS
+            for how in ("new", "kept")
+            if how == "new" or op not in _MADE
         ]
 
     def expected(self, variant: Variant) -> Mapping[str, Expected]:
-        S = _scipy(*variant["sizes"])
-        wide = {name: getattr(S, name).astype(np.float64) for name in ("A", "B", "C", "x", "X")}
-        found = _OPS[variant["op"]].scipy(SimpleNamespace(**vars(S) | wide))
+        found = _OPS[variant["op"]].scipy(_scipy(_arrays_of(*variant["sizes"]), np.float64))
         return {name: Expected(array, 1.0) for name, array in _arrays(found).items()}
 
     def candidates(self, variant: Variant) -> list[Candidate]:
-        S, op = _scipy(*variant["sizes"]), variant["op"]
+        S, op = _arrays_of(*variant["sizes"]), variant["op"]
         ours, scipy, torch = _OPS[op]
+        needs_grad = op == _WITH_GRADIENT
 
-        def on(inputs: Callable[[], Any], fn: Op) -> Callable[[], Callable[[], Any]]:
+        def on(inputs: Callable[[], _Inputs], fn: Op) -> Callable[[], Callable[[], Any]]:
             def make() -> Callable[[], Any]:
-                t = inputs()
+                t = inputs() if variant["how"] == "new" else inputs().keep()
                 return lambda: fn(t)
 
             return make
 
+        # Who keeps no tape is no rival where there is a gradient.
+        role = "reference" if needs_grad else "peer"
         found = [
-            Candidate(OURS, on(lambda: _New(S, op), ours), _arrays, role="ours"),
-            Candidate("again", on(lambda: _again(_New(S, op)), ours), _arrays, role="reference"),
-            Candidate("SciPy", on(lambda: S, scipy), _arrays, needs="scipy"),
+            Candidate(OURS, on(lambda: _ours(S, needs_grad), ours), _arrays, role="ours"),
+            Candidate("SciPy", on(lambda: _scipy(S), scipy), _arrays, needs="scipy", role=role),
         ]
         if torch is not None:
-            make = on(lambda: _torch(S, op), torch)
+            make = on(lambda: _torch(S, needs_grad), torch)
             found.append(Candidate("torch", make, _arrays, needs="torch"))
         return found
 

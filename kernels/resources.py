@@ -295,6 +295,7 @@ CASES = (
     Case("sg_segment_softmax<float, int>", "fp32, D = 1, 256 a segment", 8, 4, (), 8 + 4 / 256),
     Case("sg_segment_softmax_grad<float, int>", "the same", 8, 4, (), 12 + 4 / 256),
     Case("sg_rows_gather<unsigned int, int, 4>", "fp32, D = 64", 4, 16, (256,), 256 + 4),
+    Case("sg_rows_gather_tables<unsigned int, int, 4>", "fp32, D = 16", 4, 16, (64, 64), 4),
     Case("sg_rows_adam<float, int, 4>", "fp32, D = 64, a row", 4, 16, (256,) * 7, 12),
     Case("sg_rows_sgd<float, int, 4>", "fp32, D = 64, momentum, a row", 3, 16, (256,) * 5, 12),
     Case("sg_rows_rowwise_adagrad<float, int, 4>", "fp32, D = 64, a row", 2, 16, (256,) * 4, 20),

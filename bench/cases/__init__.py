@@ -92,6 +92,7 @@ def all_cases() -> dict[str, Case]:
         gat.Gat(),
         pool.Pool(),
         embedding.Embedding(),
+        embedding.Tables(),
         mlp.Mlp(),
         narrow.Random(),
         small_ops.SmallOps(),

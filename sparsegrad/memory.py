@@ -21,9 +21,19 @@ import numpy as np
 
 from sparsegrad.config import current
 
-__all__ = ["PoolCounts", "aligned", "clear", "counts", "empty", "kept_bytes", "on_lines", "owner"]
+__all__ = [
+    "LEAST",
+    "PoolCounts",
+    "aligned",
+    "clear",
+    "counts",
+    "empty",
+    "kept_bytes",
+    "on_lines",
+    "owner",
+]
 
-_LEAST = 1 << 16  # bytes below which the C library keeps blocks itself
+LEAST = 1 << 16  # bytes below which the C library keeps blocks itself
 _STEPS = 3  # size classes double in 2 ** _STEPS steps: a block is at most an eighth too large
 _LINE = 64  # bytes of a cache line, where blocks begin: a vector across two takes longer to load
 
@@ -88,9 +98,7 @@ class _Pool:
         self.free: dict[int, list[_Held]] = {}
         self.requests = self.hits = self.reused = self.kept = self.limit = 0
 
-    def array(
-        self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype, limit: int
-    ) -> np.ndarray:
+    def array(self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype, limit: int) -> np.ndarray:
         """An array of so many bytes, in a block that it gives back."""
         step = 1 << max(0, nbytes.bit_length() - 1 - _STEPS)
         size = -(-nbytes // step) * step
@@ -133,7 +141,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """`np.empty`, from the pool where it is on and the array is large."""
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes < _LEAST or not (settings := current.get()).enable_memory_pool:
+    if nbytes < LEAST or not (settings := current.get()).enable_memory_pool:
         return np.empty(shape, dtype)
     return _pool.array(nbytes, shape, dtype, settings.pool_size_limit)
 

@@ -22,6 +22,7 @@ from sparsegrad.dtypes import accumulator, kind
 __all__ = ["Cpu"]
 
 _SUMMED = "fdFDil"  # dtypes that they sum in themselves
+_MOST = int(np.iinfo(np.int32).max)
 _INDEX = (np.dtype(np.int32), np.dtype(np.int64))  # what the routines take
 _NARROW = 8  # columns that are scattered one number at a time
 _WIDE = 512  # elements in a row from which NumPy's loop along a row is what takes its time
@@ -44,7 +45,8 @@ class Cpu(Backend):
 
     def concatenate(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         shape, dtype = list(arrays[0].shape), arrays[0].dtype
-        if dtype.kind not in "fiubc" or any(x.dtype != dtype for x in arrays):
+        small = sum([x.nbytes for x in arrays]) < memory.LEAST
+        if small or dtype.kind not in "fiubc" or any(x.dtype != dtype for x in arrays):
             return np.concatenate(arrays, axis=axis)
         shape[axis] = sum(x.shape[axis] for x in arrays)
         return np.concatenate(arrays, axis=axis, out=memory.empty(tuple(shape), dtype))
@@ -123,8 +125,8 @@ class Cpu(Backend):
         if pattern.format == "csr" and (lines := pattern.rows())[2] is None:
             routines.csr_todense(*pattern.shape, *lines[:2], values, out)
         else:
-            row, col, flat = *pattern.coords, out.reshape(-1)
-            routines.coo_todense(*pattern.shape, pattern.nnz, row, col, values, flat, False)
+            args = *pattern.shape, pattern.nnz, *pattern.coords, values, out.reshape(-1), False
+            routines.coo_todense(*args)
         return out
 
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
@@ -212,7 +214,7 @@ class Cpu(Backend):
 
     def merge_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array] | None:
         (m, n), total = a.shape, a.nnz + b.nnz
-        if not total or total > np.iinfo(np.int32).max or not (a.core.unique and b.core.unique):
+        if not total or total > _MOST or not (a.core.unique and b.core.unique):
             return None
         # A sum of matrices whose values are pairs: the number of an entry of `a`, that of one of
         # `b`, as halves of an integer. They count from 1; 0 is no entry.
@@ -222,7 +224,7 @@ class Cpu(Backend):
             pairs = np.zeros((pattern.nnz, 2), np.int32)
             pairs[:, half] = np.arange(first, first + pattern.nnz) if at is None else at + first
             sides += [indptr, cols, pairs.reshape(-1).view(np.int64)]
-        dtype = np.result_type(sides[0], sides[1], sides[3], sides[4])
+        dtype = _index_of(sides[0], sides[1], sides[3], sides[4])
         indptr, cols, found = (np.empty(size, t) for size, t in
                                ((m + 1, dtype), (total, dtype), (total, np.int64)))  # fmt: skip
         routines.csr_plus_csr(m, n, *sides, indptr, cols, found)
@@ -304,6 +306,15 @@ def _inside(ids: Array, n: int) -> bool:
     return not ids.size or bool(ids.view(f"u{ids.itemsize}").max() < n)
 
 
+def _index_of(*arrays: Array) -> np.dtype:
+    """The dtype of index arrays: the wider one, if there are two."""
+    dtype = arrays[0].dtype
+    for x in arrays:
+        if x.dtype != dtype:
+            return np.result_type(*arrays)
+    return dtype
+
+
 def _product(left: Any, a: Array, right: Any, b: Array) -> tuple[Array, Array, Array]:
     """Sparse @ sparse: offsets of the rows, columns in no order, values."""
     m, n = left.shape[0], right.shape[1]
@@ -311,7 +322,7 @@ def _product(left: Any, a: Array, right: Any, b: Array) -> tuple[Array, Array, A
              for (indptr, ids, at), v in ((left.rows(), a), (right.rows(), b))]  # fmt: skip
     indices = [x for indptr, ids, _ in sides for x in (indptr, ids)]
     nnz = routines.csr_matmat_maxnnz(m, n, *indices)
-    dtype = np.int64 if nnz > np.iinfo(np.int32).max else np.result_type(*indices)
+    dtype = np.dtype(np.int64) if nnz > _MOST else _index_of(*indices)
     indptr, cols, data = np.empty(m + 1, dtype), np.empty(nnz, dtype), np.empty(nnz, a.dtype)
     routines.csr_matmat(m, n, *sides[0], *sides[1], indptr, cols, data)
     nnz = int(indptr[-1])

@@ -196,7 +196,8 @@ class CpuJit(
         return out, then is not None
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
-        plan, arrays = self._segments(values, indptr), same_index(indptr, perm)
+        plan = self._segments(values, indptr)
+        arrays = None if plan is None else same_index(indptr, perm)
         if plan is None or arrays is None:
             return super().sum_runs(values, perm, indptr)
         (wide, _, width), (offsets, perm), dims = plan, arrays, values.shape[1:]

@@ -109,8 +109,9 @@ class CpuJitNarrow(CpuJit):
         return out.view(values.dtype).reshape(rows, *values.shape[1:])
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
-        word, arrays = _word(values), same_index(indptr, perm)
+        word = _word(values)
         plan = None if word is None else self._segments(values, indptr)
+        arrays = None if plan is None else same_index(indptr, perm)
         if word is None or plan is None or arrays is None:
             return super().sum_runs(values, perm, indptr)
         (offsets, perm), rows = arrays, indptr.size - 1

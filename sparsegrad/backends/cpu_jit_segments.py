@@ -204,8 +204,10 @@ class CpuJitSegments(Cpu):
 
     def _segments(self, values: Array, indptr: Array) -> tuple[np.dtype, Array, int] | None:
         """Dtype to compute in, offsets and width of a call that the kernels serve."""
+        if not self._pays(values.size, _MIN_SEGMENT):
+            return None
         wide, arrays = wide_of(values.dtype), same_index(indptr)
-        if wide is None or arrays is None or not self._pays(values.size, _MIN_SEGMENT):
+        if wide is None or arrays is None:
             return None
         if not values.size or indptr.size < 2 or indptr[0] != 0 or indptr[-1] != len(values):
             return None

@@ -127,8 +127,8 @@ def sparse_sum(A: Any, dim: Any, keepdim: bool) -> Any:
         return reshape_p(sum_p(values, axis=(0,)), shape=split.shape)
     if len(split.left) == 1 and not A.pattern.core.backend.scatter_sorts:
         (d,) = split.left  # straight into the rows: no sorting
-        out = put_rows_p(values, index=A.pattern.coords[d], n=A.shape[d])
-        return reshape_p(out, shape=split.shape)
+        out = put_rows_p(values, index=A.pattern.ids(d), n=A.shape[d])
+        return out if out.shape == split.shape else reshape_p(out, shape=split.shape)
     plan = plan_reduce.groups(A.pattern, split.left)
     perm = None if plan.moves is None else plan.moves.perm
     runs = A.pattern.cached(("sum", split.left), lambda: Sums(perm, plan.indptr))

@@ -28,12 +28,12 @@ __all__ = [
 Array = Any
 
 INT32_MAX = int(np.iinfo(np.int32).max)
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def index_dtype(shape: tuple[int, ...], nnz: int) -> np.dtype:
     """int32 unless a dimension or the number of entries needs int64."""
-    wide = max((*shape, nnz), default=0) > INT32_MAX
-    return np.dtype(np.int64 if wide else np.int32)
+    return _INT64 if max(*shape, nnz, 0) > INT32_MAX else _INT32
 
 
 def invert(perm: Array | None) -> Array | None:
@@ -96,6 +96,8 @@ def as_shape(shape: Any) -> tuple[int, ...]:
 
 
 def as_ids(name: str, ids: Any) -> Array:
+    if type(ids) is np.ndarray and ids.ndim == 1 and ids.dtype.kind in "iu":  # nearly always
+        return ids
     try:
         array = ids if hasattr(ids, "dtype") else np.asarray(ids)
     except ValueError:

@@ -33,6 +33,7 @@ _numbers = itertools.count()  # of cores, in the order in which they were made
 _SCARCE = 8  # lines an entry from which sorting costs less than a counter for each line
 _GLANCE = 256  # entries of two patterns that are compared before all are looked at
 
+_NOTHING = object()
 _watched: Callable[[Core, Any, Callable[[], Any]], Any] | None = None
 
 
@@ -69,9 +70,8 @@ class Core:
     def cached(self, key: Any, build: Callable[[], Any]) -> Any:
         """The value under `key`, built once, published under a lock. Work on another stream of a
         GPU that reads it comes after the work that writes it."""
-        try:
-            value = self._cache[key]
-        except KeyError:
+        value = self._cache.get(key, _NOTHING)
+        if value is _NOTHING:
             with self._lock:
                 if key not in self._cache:
                     value = (_watched or Core.built)(self, key, build)
@@ -149,9 +149,11 @@ class Core:
         """Whether entries were given in the canonical order of `kind`, and moreover each once."""
 
         def build() -> tuple[bool, bool]:
-            if self.kind == "coo":
-                return self.backend.order_facts(self.arrays)
-            return self.backend.line_facts(*self.arrays)
+            be, coo = self.backend, self.kind == "coo"
+            facts = be.order_facts(self.arrays) if coo else be.line_facts(*self.arrays)
+            if facts[0]:
+                self.know_canonical(facts[1])
+            return facts
 
         return self.cached("given", build)
 
@@ -160,12 +162,17 @@ class Core:
         """Whether something is known of the row-major order already."""
         return ("perm", "row") in self._cache or "given" in self._cache
 
+    def survey_by(self, look: Callable[[], Any]) -> None:
+        """Let `survey` ask this instead of the backend: who looks at other entries as well."""
+        self._cache["look"] = look
+
     def survey(self) -> tuple[tuple[Array, ...], Array] | None:
         """The runs of duplicates in row-major order if a GPU finds them together with that order
         and the facts above, which then are known; else None, and each is found when asked for."""
         if self.kind != "coo" or self.is_sorted_out:
             return None
-        found = self.built("perm", lambda: self.backend.survey(self.arrays, self.shape))
+        look = self._cache.pop("look", lambda: None)
+        found = self.built("perm", lambda: look() or self.backend.survey(self.arrays, self.shape))
         if found is None:
             return None
         perm = found.perm

@@ -65,9 +65,14 @@ class Pattern:
         if len({a.size for a in arrays}) > 1:
             raise PatternError(f"indices: lengths differ: {[a.size for a in arrays]}")
         dtype, facts = index_dtype(shape, arrays[0].size), None
-        if check:
-            facts = backends.for_array(arrays[0]).check_coords("indices", arrays, shape)
-        core = Core("coo", shape, tuple(owned(a, dtype, copy) for a in arrays))
+        be = backends.for_array(arrays[0])
+        if check and copy:
+            kept, facts = be.copy_coords("indices", arrays, shape, dtype)
+        else:
+            if check:
+                facts = be.check_coords("indices", arrays, shape)
+            kept = tuple(owned(a, dtype, copy) for a in arrays)
+        core = Core("coo", shape, kept)
         if facts is not None and facts[0]:
             core.know_canonical(facts[1])
         return cls(core, "coo")
@@ -129,20 +134,20 @@ class Pattern:
     @property
     def row(self) -> Array:
         """Row of every entry (nnz,)."""
-        return self.coords[0]
+        return self.ids(0)
 
     @property
     def col(self) -> Array:
         """Column of every entry (nnz,)."""
         self._two_dimensional("col")
-        return self.coords[1]
+        return self.ids(1)
 
     @property
     def indices(self) -> Array:
         """COO: (ndim, nnz). CSR: column of every entry (nnz,). CSC: row of every entry (nnz,)."""
         if self.format == "coo":
             return self.core.backend.xp.stack(self.coords)
-        return self.coords[1 if self.format == "csr" else 0]
+        return self.ids(1 if self.format == "csr" else 0)
 
     @property
     def indptr(self) -> Array:
@@ -203,6 +208,11 @@ class Pattern:
                 self.core._marks.clear()
 
     # ---- what ops and backends read ------------------------------------------------------------
+    def ids(self, dim: int) -> Array:
+        """`coords[dim]` (nnz,), without the others."""
+        axis = len(self.core.shape) - 1 - dim if self.transposed else dim
+        return self.core.ids(self.order, axis)
+
     def rows(self) -> tuple[Array, Array, Array | None]:
         """Entries grouped by row: indptr (m + 1,), columns (nnz,), positions in this pattern's
         entry order (nnz,) or None where they coincide."""

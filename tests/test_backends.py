@@ -486,26 +486,49 @@ def test_sort_coo_and_order_facts(be, index, shape):
         assert be.order_facts(unique) == (True, True) == REFERENCE.order_facts(unique)
 
 
+def surveyed(be, coords, shape):
+    with Unchanged(*coords):
+        found = be.survey(coords, shape)
+    if found is None:  # `sort_coo` and the others are asked instead
+        return
+    assert found.sorted == REFERENCE.order_facts(coords)[0] == (found.perm is None)
+    listed = coords if found.perm is None else tuple(c[found.perm] for c in coords)
+    np.testing.assert_array_equal(found.perm, REFERENCE.sort_coo(coords, shape))
+    assert found.unique == REFERENCE.order_facts(listed)[1] == (found.runs is None)
+    if found.runs is not None:
+        cells, offsets = REFERENCE.runs(listed)
+        for got, want in zip((*found.runs[0], found.runs[1]), (*cells, offsets), strict=True):
+            same(got, want)
+
+
 @pytest.mark.parametrize("be", FAST)
 @pytest.mark.parametrize("index", ["i4", "i8"])
 @pytest.mark.parametrize("shape", [(1,), (50,), (3000, 7), (10**6, 10**6), (3, 4, 5)])
 def test_survey_says_what_sorting_finds(be, index, shape):
     rng = np.random.default_rng(0)
     for nnz in (0, 1, 2, 30, 5000):
-        coords = tuple(rng.integers(0, n, nnz).astype(index) for n in shape)
-        with Unchanged(*coords):
-            found = be.survey(coords, shape)
-        if found is None:  # `sort_coo` and the others are asked instead
-            continue
-        assert found.sorted == REFERENCE.order_facts(coords)[0] == (found.perm is None)
-        listed = coords if found.perm is None else tuple(c[found.perm] for c in coords)
-        np.testing.assert_array_equal(found.perm, REFERENCE.sort_coo(coords, shape))
-        assert found.unique == REFERENCE.order_facts(listed)[1] == (found.runs is None)
-        if found.runs is not None:
-            cells, offsets = REFERENCE.runs(listed)
-            for got, want in zip((*found.runs[0], found.runs[1]), (*cells, offsets), strict=True):
-                assert got.dtype == want.dtype
-                np.testing.assert_array_equal(got, want)
+        surveyed(be, tuple(rng.integers(0, n, nnz).astype(index) for n in shape), shape)
+
+
+@pytest.mark.parametrize("be", FAST)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+@pytest.mark.parametrize("crowd", ["cells", "few", "row", "column", "band", "power", "spread"])
+def test_survey_of_crowded_keys(be, index, crowd):
+    """Leading digits that many keys have, that few have, and that nearly all have."""
+    rng, nnz = np.random.default_rng(0), 20_000
+    some, power = rng.integers(0, 3000, nnz), 3000 * rng.random((2, nnz)) ** 6
+    row, col = {
+        "cells": (rng.integers(0, 8, nnz), rng.integers(0, 9, nnz)),
+        "few": (some // 300 * 300, some % 2),
+        "row": (np.full(nnz, 7), some),
+        "column": (some, np.full(nnz, 7)),
+        "band": (some, some + rng.integers(0, 9, nnz)),
+        "power": tuple(power.astype(int)),
+        "spread": (some, rng.integers(0, 3000, nnz) // 50 * 50),
+    }[crowd]
+    coords = row.astype(index), col.astype(index)
+    surveyed(be, coords, (3009, 3009))
+    same(be.sort_coo(coords, (3009, 3009)).astype(index), np.lexsort((col, row)).astype(index))
 
 
 @pytest.mark.parametrize("be", FAST)
@@ -683,6 +706,28 @@ def test_check_indices(be, index):
     if index != "u1":
         with pytest.raises(PatternError, match=r"index -1 at position 1 is outside"):
             be.check_indices("indices", np.array([4, -1, 5], dtype=index), 5)  # the first
+
+
+@pytest.mark.parametrize("be", [pytest.param(REFERENCE, id="reference"), *FAST])
+@pytest.mark.parametrize("index", ["i4", "i8", "u1"])
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+def test_copy_coords(be, index, dtype):
+    ids = np.random.default_rng(0).integers(0, 100, 20_000).astype(index)
+    for coords in ([ids], [ids, ids[::-1]], [np.repeat(ids, 2)[::2], ids, ids], [ids[:0]]):
+        shape = (100, 200, 100)[: len(coords)]
+        with Unchanged(*coords):
+            copies, facts = be.copy_coords("indices", coords, shape, np.dtype(dtype))
+        assert facts is None
+        for copy, given in zip(copies, coords, strict=True):
+            same(copy, given.astype(dtype))
+            assert not np.shares_memory(copy, given)
+    at = int(np.flatnonzero(ids == 99)[0])
+    with pytest.raises(PatternError, match=rf"indices\[1\]: index 99 at position {at} is outside"):
+        be.copy_coords("indices", [ids, ids], (100, 99), np.dtype(dtype))
+    if index != "u1":
+        ids[[7, 12_000]] = -1
+        with pytest.raises(PatternError, match=r"indices\[0\]: index -1 at position 7 is outside"):
+            be.copy_coords("indices", [ids], (100,), np.dtype(dtype))
 
 
 # --- steps of optimizers -----------------------------------------------------------------------

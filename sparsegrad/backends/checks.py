@@ -51,6 +51,13 @@ class Checks:
             self.check_indices(f"{name}[{d}]", ids, shape[d])
         return None
 
+    def copy_coords(
+        self, name: str, coords: list[Array], shape: tuple[int, ...], dtype: np.dtype
+    ) -> tuple[tuple[Array, ...], tuple[bool, bool] | None]:
+        """`check_coords`, and the coordinates anew, in that dtype: copies, and what is known."""
+        facts = self.check_coords(name, coords, shape)
+        return tuple(ids.astype(dtype) for ids in coords), facts
+
     def check_offsets(self, name: str, offsets: Array, end: int) -> None:
         """Raise PatternError unless offsets (s + 1,) rise from 0 to `end`."""
         if offsets.size == 0 or int(offsets[0]) != 0:

@@ -50,14 +50,16 @@ class CpuJitIndex(Cpu):
             return super().sort_coo(coords, shape)
         if self.order_facts(coords)[0]:
             return None
-        found = sort_entries(arrays, shape)
+        found = sort_entries(arrays, shape, runs=False)
         return super().sort_coo(coords, shape) if found is None else found.perm
 
     def survey(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
         arrays = same_index(*coords) if self._pays(coords[0].size, _MIN_SORT) else None
         if arrays is None:
             return super().survey(coords, shape)
-        if self.order_facts(coords)[0] or (found := sort_entries(arrays, shape)) is None:
+        if self.order_facts(coords)[0]:
+            return super().survey(coords, shape)
+        if (found := sort_entries(arrays, shape, runs=True)) is None:
             return super().survey(coords, shape)
         unique = int(found.distinct.sum()) == coords[0].size
         return Survey(found.perm, False, unique, None if unique else found.runs())
@@ -106,6 +108,21 @@ class CpuJitIndex(Cpu):
             return super().order_facts(coords)
         facts = kernel_of("order_facts", arrays[0].dtype)(arrays[0], arrays[-1])
         return bool(facts & 1), bool(facts & 2)
+
+    def copy_coords(
+        self, name: str, coords: list[Array], shape: tuple[int, ...], dtype: np.dtype
+    ) -> tuple[tuple[Array, ...], tuple[bool, bool] | None]:
+        arrays = same_index(*coords) if self._pays(coords[0].size, _MIN_SCAN) else None
+        if arrays is None:
+            return super().copy_coords(name, coords, shape, dtype)
+        copies, wrong = tuple(np.empty(ids.size, dtype) for ids in arrays), np.zeros(1, I8)
+        for ids, bound, out in zip(arrays, shape, copies, strict=True):
+            tasks = tasks_of(ids.size)
+            args = (tasks, ids, bound, out, wrong)
+            launch(kernel_of("copy_ids", ids.dtype, dtype), args, tasks, 2 * ids.size)
+        if wrong[0]:
+            self.check_coords(name, coords, shape)  # which says what is wrong and where
+        return copies, None
 
     def check_indices(self, name: str, index: Array, bound: int, later: bool = False) -> None:
         arrays = same_index(index) if self._pays(index.size, _MIN_SCAN) else None

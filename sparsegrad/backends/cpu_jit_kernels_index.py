@@ -55,6 +55,23 @@ def extremes(index):
     return int64(low), int64(high)
 
 
+@kernel(">n1 n <K1 n >I1 >n1", "KI")
+def copy_ids(ticket, tasks, ids, bound, out, wrong):
+    """out (nnz,) = ids. Sets `wrong` (1,) for an id outside [0, bound)."""
+    n = int64(ids.size)
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        begin, end = t * n // tasks, (t + 1) * n // tasks
+        source, target, outside = ids[begin:end], out[begin:end], int32(0)
+        for e in range(source.size):  # no branch: vector code
+            outside |= int32(uint64(source[e]) >= uint64(bound))
+            target[e] = source[e]
+        if outside:
+            wrong[0] = 1
+
+
 @kernel(">n1 n <I1 >I1", "I")
 def expand(ticket, tasks, indptr, out):
     """out (nnz,) = the run of every entry; a task takes an equal share of runs and entries."""

@@ -15,7 +15,6 @@ __all__ = ["SortedEntries", "blocks_of", "sort_entries"]
 
 _BUCKET = 10  # bits of the entries in a bucket, on average: it is sorted within the L1 cache
 _BUCKETS = 10  # bits of their number at most: as many lines of memory are written to at once
-_DIGIT = 9  # bits of a digit within a bucket
 
 
 def blocks_of(n: int, digits: int) -> int:
@@ -26,9 +25,9 @@ def blocks_of(n: int, digits: int) -> int:
 class SortedEntries(NamedTuple):
     """Entries in order, as words of `cpu_jit_kernels_sort`.
 
-    perm (nnz,): their positions before. words (nnz,). starts (buckets + 1,). distinct (buckets,):
-    different keys in each. bits: of the ids of each dimension. low, width: bits of a word's key and
-    of its position.
+    perm (nnz,): their positions before. starts (buckets + 1,): of the buckets in `words`. words
+    (nnz,), distinct (buckets,): as `sort_buckets` leaves them. bits: of the ids of each dimension.
+    low, width: bits of a word's key and of its position.
     """
 
     perm: Array
@@ -41,15 +40,16 @@ class SortedEntries(NamedTuple):
 
     def runs(self) -> tuple[tuple[Array, ...], Array]:
         """As `Backend.runs`."""
-        dtype = self.perm.dtype
-        ends, u = np.cumsum(self.distinct), int(self.distinct.sum())
+        dtype, firsts = self.perm.dtype, np.append(0, np.cumsum(self.distinct))
+        u = int(firsts[-1])
         wide = dtype if len(self.bits) < 3 else I8  # of several dimensions: the keys themselves
         major, minor = np.empty(u, wide), np.empty(u if len(self.bits) == 2 else 0, wide)
-        offsets = np.zeros(u + 1, wide)
+        offsets = np.empty(u + 1, wide)
+        offsets[0] = 0
         shift = self.bits[1] if len(self.bits) == 2 else 0
-        place = (self.starts, ends - self.distinct, shift, self.low, self.width)
-        args = (*place, self.words, major, minor, offsets)
-        launch(kernel_of("list_runs", wide), args, self.distinct.size, 4 * self.words.size)
+        args = (self.starts, firsts, shift, self.low, self.width, self.words)
+        kernel = kernel_of("list_runs", wide)
+        launch(kernel, (*args, major, minor, offsets), self.distinct.size, 4 * self.words.size)
         if len(self.bits) < 3:
             return (major, minor)[: len(self.bits)], offsets
         coords: list[Array] = []
@@ -59,9 +59,11 @@ class SortedEntries(NamedTuple):
         return tuple(reversed(coords)), offsets.astype(dtype)
 
 
-def sort_entries(coords: tuple[Array, ...], shape: tuple[int, ...]) -> SortedEntries | None:
-    """Sort coordinates (nnz,) of one index dtype; None where a word does not hold their ids and a
-    position."""
+def sort_entries(
+    coords: tuple[Array, ...], shape: tuple[int, ...], runs: bool
+) -> SortedEntries | None:
+    """Sort coordinates (nnz,) of one index dtype, and find their runs or not; None where a word
+    does not hold their ids and a position."""
     nnz, bits = coords[0].size, tuple(max(0, n - 1).bit_length() for n in shape)
     width = max(1, (nnz - 1).bit_length())
     low = sum(bits) - min(sum(bits), _BUCKETS, max(0, width - _BUCKET))
@@ -84,10 +86,8 @@ def sort_entries(coords: tuple[Array, ...], shape: tuple[int, ...]) -> SortedEnt
     words, perm = memory.empty((nnz,), I8), np.empty(nnz, coords[0].dtype)
     args = (*key, width, counts, words)
     launch(kernel_of("move_to_buckets", major.dtype), args, blocks, 4 * nnz)
-    distinct = np.empty(buckets, I8)
-    passes = -(-low // _DIGIT)
-    digit = -(-low // passes) if passes else 0
-    order = (starts, width, digit, passes, words, distinct, perm)
+    distinct = np.empty(buckets if runs else 0, I8)
+    order = (starts, low, width, words, distinct, perm)
     launch(kernel_of("sort_buckets", perm.dtype), order, buckets, 8 * nnz)
     return SortedEntries(perm, words, starts, distinct, bits, low, width)
 

@@ -22,15 +22,15 @@ from sparsegrad.backends.cpu_jit_kernels_softmax import (
 from sparsegrad.backends.cpu_jit_vector import (
     FAST,
     _address,
+    ahead,
     draw,
-    far,
     inlined,
     kernel,
     lanes,
     load,
     muladd,
     place,
-    prefetch,
+    prefetch_l2,
     store,
     sum_lanes,
     zero,
@@ -38,7 +38,7 @@ from sparsegrad.backends.cpu_jit_vector import (
     zero_short,
 )
 
-_AHEAD = 8  # entries between fetching a row of x and using it
+_AHEAD = 16  # entries between fetching a row of x and using it
 _1 = uint64(1)
 
 
@@ -178,7 +178,7 @@ def rows_16(ticket, cuts, indptr, indices, positions, values, step, onto, x, out
     """
     heads, k = uint64(x.shape[1]), uint64(x.shape[2])
     xs, outs, step_, stride = x.ravel(), out.ravel(), uint64(step), heads * k
-    ahead = far(xs) and indices.size > 0
+    ahead_x = int64(ahead(xs, _AHEAD)) if indices.size > 0 else 0
     sums = np.empty(k, np.float32)
     like, half, short = zero(sums), zero_half(sums), zero_short(sums)
     wide = lanes(like)
@@ -195,10 +195,11 @@ def rows_16(ticket, cuts, indptr, indices, positions, values, step, onto, x, out
                 while j + wide + wide + wide + wide <= k:
                     c0, c1, c2, c3 = zero(sums), zero(sums), zero(sums), zero(sums)
                     for e in range(begin, end):
-                        if ahead and e + _AHEAD < indices.size:
-                            b = uint64(indices[e + _AHEAD]) * stride + at + j
-                            prefetch(xs, b)
-                            prefetch(xs, b + wide + wide)
+                        if ahead_x > 0 and e + ahead_x < indices.size:
+                            b = uint64(indices[e + ahead_x]) * stride + at + j
+                            prefetch_l2(xs, b)
+                            prefetch_l2(xs, b + wide + wide)
+                            prefetch_l2(xs, b + wide + wide + wide + wide - _1)
                         a = _wide(values[place(positions, e, step_), h])
                         b = _entry(indices, e) * stride + at + j
                         c0 = muladd(c0, a, _load_wide(like, xs, b))
@@ -247,7 +248,7 @@ def sddmm_16(ticket, cuts, indptr, indices, positions, x, y, out):
     """out (nnz, H) = the entries of x @ y.T on the pattern; x (m, H, k), y (n, H, k)."""
     heads, k = uint64(x.shape[1]), uint64(x.shape[2])
     ys, stride, one = y.ravel(), heads * k, uint64(1)
-    ahead = far(ys)
+    ahead_y = int64(ahead(ys, _AHEAD))
     row = np.empty(k, np.float32)
     while True:
         t = draw(ticket)
@@ -262,10 +263,11 @@ def sddmm_16(ticket, cuts, indptr, indices, positions, x, y, out):
                     for j in range(k):
                         row[j] = _wide(x[i, h, j])
                 for e in range(begin, end):
-                    if ahead and e + _AHEAD < indices.size:
-                        b = uint64(indices[e + _AHEAD]) * stride + h * k
-                        prefetch(ys, b)
-                        prefetch(ys, b + min(k - one, uint64(32)))
+                    if ahead_y > 0 and e + ahead_y < indices.size:
+                        b = uint64(indices[e + ahead_y]) * stride + h * k
+                        prefetch_l2(ys, b)
+                        prefetch_l2(ys, b + min(k - one, uint64(32)))
+                        prefetch_l2(ys, b + min(k - one, uint64(63)))
                     s = _dot(row, ys, uint64(indices[e]) * stride + h * k, k)
                     out[place(positions, e, one), h] = _narrow(out, s)
 

@@ -14,23 +14,24 @@ from numba.extending import intrinsic
 from sparsegrad.backends.cpu_jit_vector import (
     SHORT,
     WIDE,
+    ahead,
     draw,
-    far,
     inlined,
     kernel,
     lanes,
     load,
     muladd,
     place,
-    prefetch,
+    prefetch_l2,
     zero,
     zero_half,
     zero_short,
 )
 
-_AHEAD = uint64(8)  # entries between fetching a row of y and using it
+_AHEAD = uint64(16)  # entries between fetching a row of y and using it, or more: see `ahead`
+_AHEAD_NARROW = uint64(32)  # the same where that row is one vector
 _FETCH = 256  # bytes of a row to fetch; the processor notices the run and fetches the rest
-_1, _2, _3, _4 = uint64(1), uint64(2), uint64(3), uint64(4)
+_0, _1, _2, _3, _4 = uint64(0), uint64(1), uint64(2), uint64(3), uint64(4)
 
 
 @intrinsic
@@ -95,7 +96,7 @@ def _one_vector(none, heads, t, cuts, indptr, indices, positions, x, y, out):
     """Rows that are one vector: that of x stays in a register."""
     k, nnz = lanes(none), uint64(indices.size)
     xs, ys, outs, stride = x.ravel(), y.ravel(), out.ravel(), heads * k
-    far_y = far(y)
+    ahead_y = ahead(y, _AHEAD_NARROW)
     owned, first, last = uint64(cuts[t, 0]), uint64(cuts[t, 1]), uint64(cuts[t + 1, 1])
     i = owned - _1 if first < min(uint64(indptr[owned]), last) else owned
     while i < uint64(cuts[t + 1, 0]):
@@ -104,9 +105,10 @@ def _one_vector(none, heads, t, cuts, indptr, indices, positions, x, y, out):
             a, at = load(none, xs, i * stride + h * k), h * k
             e = begin
             while e < end:
-                if far_y and e + _AHEAD + _3 < nnz:
-                    for ahead in range(e + _AHEAD, e + _AHEAD + _4):
-                        prefetch(ys, uint64(indices[ahead]) * stride + at)
+                if ahead_y > _0 and e + ahead_y + _3 < nnz:
+                    for f in range(e + ahead_y, e + ahead_y + _4):
+                        prefetch_l2(ys, uint64(indices[f]) * stride + at)
+                        prefetch_l2(ys, uint64(indices[f]) * stride + at + k - _1)
                 # The last one again, rather than fewer than four.
                 e1, e2, e3 = min(e + _1, end - _1), min(e + _2, end - _1), min(e + _3, end - _1)
                 s0, s1, s2, s3 = _sum_four(
@@ -129,7 +131,7 @@ def _any_width(heads, t, cuts, indptr, indices, positions, x, y, out):
     k, nnz = uint64(x.shape[2]), uint64(indices.size)
     xs, ys, outs, stride = x.ravel(), y.ravel(), out.ravel(), heads * k
     wide, short = uint64(WIDE // y.itemsize), uint64(SHORT // y.itemsize)
-    fetched, far_y = min(k, uint64(_FETCH // y.itemsize)), far(y)
+    fetched, ahead_y = min(k, uint64(_FETCH // y.itemsize)), ahead(y, _AHEAD)
     none = x.dtype.type(0)  # a literal 0.0 would make float32 sums float64
     owned, first, last = uint64(cuts[t, 0]), uint64(cuts[t, 1]), uint64(cuts[t + 1, 1])
     i = owned - _1 if first < min(uint64(indptr[owned]), last) else owned
@@ -139,11 +141,12 @@ def _any_width(heads, t, cuts, indptr, indices, positions, x, y, out):
             row, at = i * stride + h * k, h * k
             e = begin
             while e < end:
-                if far_y and e + _AHEAD + _3 < nnz:
-                    for ahead in range(e + _AHEAD, e + _AHEAD + _4):
-                        b = uint64(indices[ahead]) * stride + at
-                        for j in range(uint64(0), fetched, wide):
-                            prefetch(ys, b + j)
+                if ahead_y > _0 and e + ahead_y + _3 < nnz:
+                    for f in range(e + ahead_y, e + ahead_y + _4):
+                        b = uint64(indices[f]) * stride + at
+                        for j in range(_0, fetched, wide):
+                            prefetch_l2(ys, b + j)
+                        prefetch_l2(ys, b + fetched - _1)
                 e1, e2, e3 = min(e + _1, end - _1), min(e + _2, end - _1), min(e + _3, end - _1)
                 b0 = uint64(indices[e]) * stride + at
                 b1 = uint64(indices[e1]) * stride + at

@@ -23,24 +23,24 @@ from sparsegrad.backends.cpu_jit_vector import (
     SHORT,
     WIDE,
     add,
+    ahead,
     draw,
-    far,
     inlined,
     kernel,
     lanes,
     load,
     muladd,
     place,
-    prefetch,
+    prefetch_l2,
     store,
     zero,
     zero_half,
     zero_short,
 )
 
-_AHEAD = uint64(8)  # entries between fetching a row of x and using it
-_AHEAD_NARROW = uint64(16)  # the same where that row is one or two vectors
-_1, _2 = uint64(1), uint64(2)
+_AHEAD = uint64(16)  # entries between fetching a row of x and using it, or more: see `ahead`
+_AHEAD_NARROW = uint64(32)  # the same where that row is one or two vectors
+_0, _1, _2 = uint64(0), uint64(1), uint64(2)
 SPMM = ">n1 <n2 <I1 <I1 <I1 <F2 n <F3 n <F1 >F3"
 
 
@@ -62,7 +62,7 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, kind, bias, 
     wide = uint64(WIDE // x.itemsize)
     two, three, four = uint64(2) * wide, uint64(3) * wide, uint64(4) * wide
     scales = values.ravel()
-    far_x, far_values = far(x), positions.size > 0 and far(values)
+    ahead_x, ahead_a = ahead(x, _AHEAD), ahead(values, _AHEAD) if positions.size > 0 else _0
     biases = tiled(bias)
     while True:
         t = draw(ticket)
@@ -83,14 +83,15 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, kind, bias, 
                     j3 = min(j0 + three, stop - wide)
                     c0, c1, c2, c3 = zero(x), zero(x), zero(x), zero(x)
                     for e in range(begin, end):
-                        if far_x and e + _AHEAD < nnz:
-                            b = uint64(indices[e + _AHEAD]) * stride
-                            prefetch(xs, b + j0)
-                            prefetch(xs, b + j1)
-                            prefetch(xs, b + j2)
-                            prefetch(xs, b + j3)
-                            if far_values:
-                                prefetch(scales, uint64(positions[e + _AHEAD]) * heads + h)
+                        if ahead_x > _0 and e + ahead_x < nnz:
+                            b = uint64(indices[e + ahead_x]) * stride
+                            prefetch_l2(xs, b + j0)
+                            prefetch_l2(xs, b + j1)
+                            prefetch_l2(xs, b + j2)
+                            prefetch_l2(xs, b + j3)
+                            prefetch_l2(xs, b + j3 + wide - _1)
+                        if ahead_a > _0 and e + ahead_a < nnz:
+                            prefetch_l2(scales, uint64(positions[e + ahead_a]) * heads + h)
                         a = scales[place(positions, e, by) + h]
                         b = uint64(indices[e]) * stride
                         c0 = muladd(c0, a, load(c0, xs, b + j0))
@@ -106,14 +107,15 @@ def spmm(ticket, cuts, indptr, indices, positions, values, step, x, kind, bias, 
                     j0, j1 = min(j, stop - wide), stop - wide
                     c0, c1 = zero(x), zero(x)
                     for e in range(begin, end):
-                        b = uint64(indices[e]) * stride
-                        if far_x and e + _AHEAD < nnz:
-                            ahead = uint64(indices[e + _AHEAD]) * stride
-                            prefetch(xs, ahead + j0)
-                            prefetch(xs, ahead + j1)
-                            if far_values:
-                                prefetch(scales, uint64(positions[e + _AHEAD]) * heads + h)
+                        if ahead_x > _0 and e + ahead_x < nnz:
+                            b = uint64(indices[e + ahead_x]) * stride
+                            prefetch_l2(xs, b + j0)
+                            prefetch_l2(xs, b + j1)
+                            prefetch_l2(xs, b + j1 + wide - _1)
+                        if ahead_a > _0 and e + ahead_a < nnz:
+                            prefetch_l2(scales, uint64(positions[e + ahead_a]) * heads + h)
                         a = scales[place(positions, e, by) + h]
+                        b = uint64(indices[e]) * stride
                         c0 = muladd(c0, a, load(c0, xs, b + j0))
                         c1 = muladd(c1, a, load(c1, xs, b + j1))
                     store(outs, row + j0, c0)
@@ -154,7 +156,8 @@ def spmm_narrow(ticket, cuts, indptr, indices, positions, values, step, x, kind,
 def _one_vector(none, t, cuts, indptr, indices, positions, values, step, x, out):
     m, k, by, nnz = uint64(indptr.size - 1), lanes(none), uint64(step), uint64(indices.size)
     xs, outs, scales = x.ravel(), out.ravel(), values.ravel()
-    far_x, far_values = far(x), positions.size > 0 and far(values)
+    ahead_x = ahead(x, _AHEAD_NARROW)
+    ahead_a = ahead(values, _AHEAD_NARROW) if positions.size > 0 else _0
     owned, first, last = uint64(cuts[t, 0]), uint64(cuts[t, 1]), uint64(cuts[t + 1, 1])
     i, stop, e = owned, uint64(cuts[t + 1, 0]), first
     if first < min(uint64(indptr[owned]), last):
@@ -163,12 +166,13 @@ def _one_vector(none, t, cuts, indptr, indices, positions, values, step, x, out)
         end = min(uint64(indptr[i + _1]), last)
         c0, c1 = none, none
         while e + _2 <= end:
-            if far_x and e + _AHEAD_NARROW + _1 < nnz:
-                prefetch(xs, uint64(indices[e + _AHEAD_NARROW]) * k)
-                prefetch(xs, uint64(indices[e + _AHEAD_NARROW + _1]) * k)
-            if far_values and e + _AHEAD_NARROW + _1 < nnz:
-                prefetch(scales, uint64(positions[e + _AHEAD_NARROW]))
-                prefetch(scales, uint64(positions[e + _AHEAD_NARROW + _1]))
+            if ahead_x > _0 and e + ahead_x + _1 < nnz:
+                for f in range(e + ahead_x, e + ahead_x + _2):
+                    prefetch_l2(xs, uint64(indices[f]) * k)
+                    prefetch_l2(xs, uint64(indices[f]) * k + k - _1)
+            if ahead_a > _0 and e + ahead_a + _1 < nnz:
+                prefetch_l2(scales, uint64(positions[e + ahead_a]))
+                prefetch_l2(scales, uint64(positions[e + ahead_a + _1]))
             a0, a1 = scales[place(positions, e, by)], scales[place(positions, e + _1, by)]
             c0 = muladd(c0, a0, load(none, xs, uint64(indices[e]) * k))
             c1 = muladd(c1, a1, load(none, xs, uint64(indices[e + _1]) * k))
@@ -185,7 +189,8 @@ def _one_vector(none, t, cuts, indptr, indices, positions, values, step, x, out)
 def _two_vectors(none, t, cuts, indptr, indices, positions, values, step, x, out):
     m, k, by, nnz = uint64(indptr.size - 1), uint64(x.shape[2]), uint64(step), uint64(indices.size)
     xs, outs, scales = x.ravel(), out.ravel(), values.ravel()
-    far_x, far_values = far(x), positions.size > 0 and far(values)
+    ahead_x = ahead(x, _AHEAD_NARROW)
+    ahead_a = ahead(values, _AHEAD_NARROW) if positions.size > 0 else _0
     second = k - lanes(none)
     owned, first, last = uint64(cuts[t, 0]), uint64(cuts[t, 1]), uint64(cuts[t + 1, 1])
     i, stop, e = owned, uint64(cuts[t + 1, 0]), first
@@ -195,13 +200,14 @@ def _two_vectors(none, t, cuts, indptr, indices, positions, values, step, x, out
         end = min(uint64(indptr[i + _1]), last)
         c0, c1, d0, d1 = none, none, none, none
         while e + _2 <= end:
-            if far_x and e + _AHEAD_NARROW + _1 < nnz:
-                for ahead in range(e + _AHEAD_NARROW, e + _AHEAD_NARROW + _2):
-                    prefetch(xs, uint64(indices[ahead]) * k)
-                    prefetch(xs, uint64(indices[ahead]) * k + second)
-            if far_values and e + _AHEAD_NARROW + _1 < nnz:
-                prefetch(scales, uint64(positions[e + _AHEAD_NARROW]))
-                prefetch(scales, uint64(positions[e + _AHEAD_NARROW + _1]))
+            if ahead_x > _0 and e + ahead_x + _1 < nnz:
+                for f in range(e + ahead_x, e + ahead_x + _2):
+                    prefetch_l2(xs, uint64(indices[f]) * k)
+                    prefetch_l2(xs, uint64(indices[f]) * k + second)
+                    prefetch_l2(xs, uint64(indices[f]) * k + k - _1)
+            if ahead_a > _0 and e + ahead_a + _1 < nnz:
+                prefetch_l2(scales, uint64(positions[e + ahead_a]))
+                prefetch_l2(scales, uint64(positions[e + ahead_a + _1]))
             a0, a1 = scales[place(positions, e, by)], scales[place(positions, e + _1, by)]
             b0, b1 = uint64(indices[e]) * k, uint64(indices[e + _1]) * k
             c0 = muladd(c0, a0, load(none, xs, b0))
@@ -225,7 +231,7 @@ def spmm_few(ticket, cuts, indptr, indices, positions, values, step, x, kind, bi
     """Rows of two or three numbers, which no vector is as short as, without heads."""
     m, k, by, nnz = uint64(indptr.size - 1), uint64(x.shape[2]), uint64(step), uint64(indices.size)
     xs, outs, scales, third = x.ravel(), out.ravel(), values.ravel(), uint64(x.shape[2]) - _1
-    far_x, biases = far(x), tiled(bias)
+    ahead_x, biases = ahead(x, _AHEAD_NARROW), tiled(bias)
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:
@@ -238,8 +244,8 @@ def spmm_few(ticket, cuts, indptr, indices, positions, values, step, x, kind, bi
             end = min(uint64(indptr[i + _1]), last)
             c0 = c1 = c2 = x.dtype.type(0)
             while e < end:
-                if far_x and e + _AHEAD_NARROW < nnz:
-                    prefetch(xs, uint64(indices[e + _AHEAD_NARROW]) * k)
+                if ahead_x > _0 and e + ahead_x < nnz:
+                    prefetch_l2(xs, uint64(indices[e + ahead_x]) * k)
                 a, b = scales[place(positions, e, by)], uint64(indices[e]) * k
                 c0 += a * xs[b]
                 c1 += a * xs[b + _1]
@@ -278,7 +284,7 @@ def _four_heads(none, t, cuts, indptr, indices, positions, values, step, x, out)
     m, heads, k = uint64(indptr.size - 1), uint64(x.shape[1]), uint64(x.shape[2])
     xs, outs, scales = x.ravel(), out.ravel(), values.ravel()
     stride, by, width, nnz = heads * k, uint64(step) * heads, lanes(none), uint64(indices.size)
-    far_x, far_values = far(x), positions.size > 0 and far(values)
+    ahead_x, ahead_a = ahead(x, _AHEAD), ahead(values, _AHEAD) if positions.size > 0 else _0
     owned, first, last = uint64(cuts[t, 0]), uint64(cuts[t, 1]), uint64(cuts[t + 1, 1])
     i, stop = owned, uint64(cuts[t + 1, 0])
     if first < min(uint64(indptr[owned]), last):
@@ -297,12 +303,14 @@ def _four_heads(none, t, cuts, indptr, indices, positions, values, step, x, out)
                 j0, j1, j2, j3 = h * k + j, h1 * k + j, h2 * k + j, h3 * k + j
                 c0, c1, c2, c3 = none, none, none, none
                 for e in range(begin, end):
-                    if far_x and e + _AHEAD < nnz:
-                        ahead = uint64(indices[e + _AHEAD]) * stride
-                        prefetch(xs, ahead + j0)
-                        prefetch(xs, ahead + j3)
-                    if far_values and e + _AHEAD < nnz:
-                        prefetch(scales, uint64(positions[e + _AHEAD]) * by + h)
+                    if ahead_x > _0 and e + ahead_x < nnz:
+                        b = uint64(indices[e + ahead_x]) * stride
+                        prefetch_l2(xs, b + j0)
+                        prefetch_l2(xs, b + j1)
+                        prefetch_l2(xs, b + j2)
+                        prefetch_l2(xs, b + j3)
+                    if ahead_a > _0 and e + ahead_a < nnz:
+                        prefetch_l2(scales, uint64(positions[e + ahead_a]) * by + h)
                     a, b = place(positions, e, by), uint64(indices[e]) * stride
                     c0 = muladd(c0, scales[a + h], load(none, xs, b + j0))
                     c1 = muladd(c1, scales[a + h1], load(none, xs, b + j1))

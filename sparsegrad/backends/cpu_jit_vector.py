@@ -19,10 +19,10 @@ from sparsegrad.backends.cpu_jit_launch import Kernel
 __all__ = [
     "FAST",
     "HALF",
-    "NEAR",
     "SHORT",
     "WIDE",
     "add",
+    "ahead",
     "draw",
     "far",
     "inlined",
@@ -32,6 +32,7 @@ __all__ = [
     "muladd",
     "place",
     "prefetch",
+    "prefetch_l2",
     "run_of",
     "store",
     "sum_lanes",
@@ -41,7 +42,8 @@ __all__ = [
 ]
 
 WIDE, HALF, SHORT = 64, 32, 16  # bytes
-NEAR = 1 << 21  # bytes that the cache next to a core may hold: nothing is fetched ahead
+_NEAR = 1 << 21  # bytes that the cache next to a core may hold: nothing is fetched ahead
+_FAR = 1 << 23  # bytes of which the last cache may not hold most
 
 # Sums may be reordered (vector accumulators) and fused; NaN and infinity keep their meaning.
 FAST = {"contract", "reassoc", "nsz"}
@@ -80,7 +82,17 @@ def run_of(offsets, e):
 @inlined(set())
 def far(array):
     """Whether rows of an array are to be fetched ahead of their use."""
-    return array.size * array.itemsize > NEAR
+    return array.size * array.itemsize > _NEAR
+
+
+@inlined(set())
+def ahead(array, entries):
+    """How many entries ahead of its use a row of an array is fetched, `entries` of them, or twice
+    as many from main memory; 0: not at all."""
+    size = array.size * array.itemsize
+    if size <= _NEAR:
+        return uint64(0)
+    return uint64(entries) if size <= _FAR else uint64(2 * entries)
 
 
 class Vector(types.Type):
@@ -207,23 +219,31 @@ def sum_lanes(typingctx, vector):
     return vector.element(vector), codegen
 
 
-@intrinsic
-def prefetch(typingctx, array, offset):
-    """Start loading the cache line that holds the element at a flat offset."""
+def _prefetch(locality: int) -> Any:
+    @intrinsic
+    def prefetch(typingctx, array, offset):
+        """Start loading the cache line that holds the element at a flat offset."""
 
-    def codegen(context, builder, signature, args):
-        byte, i32 = ir.IntType(8), ir.IntType(32)
-        address = _address(context, builder, signature.args[0], *args)
-        address = builder.bitcast(address, byte.as_pointer())
-        function_type = ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
-        # Since LLVM 17 pointers have no type, and intrinsics no name for it.
-        opaque = str(address.type) == "ptr"
-        name = "llvm.prefetch.p0" if opaque else "llvm.prefetch.p0i8"
-        function = builder.module.declare_intrinsic(name, fnty=function_type)
-        builder.call(function, [address, i32(0), i32(3), i32(1)])
-        return context.get_dummy_value()
+        def codegen(context, builder, signature, args):
+            byte, i32 = ir.IntType(8), ir.IntType(32)
+            address = _address(context, builder, signature.args[0], *args)
+            address = builder.bitcast(address, byte.as_pointer())
+            function_type = ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
+            # Since LLVM 17 pointers have no type, and intrinsics no name for it.
+            opaque = str(address.type) == "ptr"
+            name = "llvm.prefetch.p0" if opaque else "llvm.prefetch.p0i8"
+            function = builder.module.declare_intrinsic(name, fnty=function_type)
+            builder.call(function, [address, i32(0), i32(locality), i32(1)])
+            return context.get_dummy_value()
 
-    return types.void(array, types.uint64), codegen
+        return types.void(array, types.uint64), codegen
+
+    return prefetch
+
+
+# Into all caches, and into all but the first: that waits for a dozen lines at once, the second for
+# several times as many, so what reads little else gets twice as many rows a second from memory.
+prefetch, prefetch_l2 = _prefetch(3), _prefetch(2)
 
 
 @intrinsic

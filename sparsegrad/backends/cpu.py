@@ -173,6 +173,12 @@ class Cpu(Backend):
         lowest = -np.inf if kind(values.dtype) == "f" else np.iinfo(values.dtype).min
         return self._reduceat(np.maximum, values, indptr, lowest)
 
+    def segment_prod(self, values: Array, runs: Any, zeros: Array) -> Array:
+        wide = accumulator(values.dtype)
+        out = self._reduceat(np.multiply, values, runs.indptr, 1, dtype=wide)
+        out[zeros > 0] = 0
+        return out
+
     def _reduceat(
         self, ufunc: np.ufunc, values: Array, indptr: Array, empty: Any, dtype: Any = None
     ) -> Array:
@@ -235,6 +241,28 @@ class Cpu(Backend):
         runs = np.arange(nnz + 1, dtype=dtype)
         runs[1:] += (there[::2] & there[1::2]).cumsum(dtype=dtype)
         return indptr, cols[:nnz], perm.astype(dtype, copy=False), runs
+
+    def shared_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array] | None:
+        if max(a.nnz, b.nnz) >= _MOST or not (a.core.unique and b.core.unique):
+            return None
+        # A product of elements, in which the values of one matrix are the numbers of its entries,
+        # counted from 1, and those of the other are ones.
+        (a_indptr, a_cols, a_at), (b_indptr, b_cols, b_at) = a.sorted_rows(), b.sorted_rows()
+        ones = np.ones(max(a.nnz, b.nnz), np.int32)
+        a_ids, b_ids = (np.arange(1, p.nnz + 1, dtype=np.int32) for p in (a, b))
+        dtype, room = _index_of(a_indptr, a_cols, b_indptr, b_cols), min(a.nnz, b.nnz)
+        indptr, cols = np.empty(a_indptr.size, dtype), np.empty(room, dtype)
+        found = []
+        for v, w in ((a_ids, ones[: b.nnz]), (ones[: a.nnz], b_ids)):
+            at = np.empty(room, np.int32)
+            routines.csr_elmul_csr(
+                *a.shape, a_indptr, a_cols, v, b_indptr, b_cols, w, indptr, cols, at
+            )
+            found.append(at[: int(indptr[-1])] - 1)
+        left, right = found
+        left = left if a_at is None else a_at[left]
+        right = right if b_at is None else b_at[right]
+        return indptr, cols[: left.size], left, right
 
     def spmm_extreme(
         self, pattern: Any, values: Array, x: Array, least: bool

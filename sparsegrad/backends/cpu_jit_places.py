@@ -16,6 +16,7 @@ from sparsegrad.backends.cpu_jit_launch import contiguous, get_num_threads, laun
 __all__ = ["CpuJitPlaces", "close_gaps", "row_cuts", "running"]
 
 _MIN_PLACES = 1 << 13  # spans, merge_rows: entries below which NumPy serves
+_MIN_SHARED = 1 << 16  # shared_rows: entries
 _MIN_SCAN = 1 << 15  # line_facts, compact: entries
 _MIN_FIND = 1 << 12  # find: cells
 
@@ -130,6 +131,10 @@ class CpuJitPlaces(Cpu):
         cols, runs = (close_gaps(cuts, starts, x, indptr) for x in (cols, runs))
         runs[nnz] = total
         return indptr.astype(dtype), cols[:nnz], perm, runs
+
+    def shared_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array] | None:
+        many = self._pays(a.nnz + b.nnz, _MIN_SHARED)
+        return None if many else super().shared_rows(a, b)
 
 
 def running(counts: Array) -> Array:

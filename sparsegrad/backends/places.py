@@ -111,6 +111,12 @@ class Places:
         perm, offsets = self.group(minor, n)
         return perm, offsets, self.gather(self.expand(indptr, minor.size), perm)
 
+    def shared_rows(self, a: Any, b: Any) -> tuple[Array, Array, Array, Array] | None:
+        """The entries of both of two patterns of one shape without duplicates: offsets of the rows
+        (m + 1,), columns, and their positions in `a` and in `b`. None where they are to be looked
+        for among those of either."""
+        return None
+
     def find(self, indptr: Array, cols: Array, row: Array, col: Array) -> Array:
         """Where the cells (row[q], col[q]) stand among lines without duplicates: indptr (m + 1,),
         cols (nnz,), row and col (q,) in range -> positions (q,), -1 for a cell that is not there.

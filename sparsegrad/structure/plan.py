@@ -139,8 +139,9 @@ def union(a: Pattern, b: Pattern) -> Merge:
     _same_shape("union", a, b)
 
     def build() -> Merge:
-        if (merged := _merge_rows(a, b)) is not None:
-            return merged
+        if (found := _by_line("merge_rows", a, b)) is not None:
+            indptr, minor, perm, runs = found
+            return Merge(of_lines(a, a.shape, indptr, minor), perm, runs)
         xp = a.core.backend.xp
         coords = tuple(xp.concatenate((x, y)) for x, y in zip(a.coords, b.coords, strict=True))
         both = Pattern(Core("coo", a.shape, coords), "coo")
@@ -152,17 +153,14 @@ def union(a: Pattern, b: Pattern) -> Merge:
     return remember("union", (a, b), build)
 
 
-def _merge_rows(a: Pattern, b: Pattern) -> Merge | None:
-    """The same without sorting, of matrices without duplicates whose rows (columns, if `a` is CSC)
-    are sorted, or sorted once and for all; None where sorting everything is to be done."""
-    be, axis = a.core.backend, 1 if a.format == "csc" else 0
+def _by_line(how: str, a: Pattern, b: Pattern) -> tuple[Array, Array, Array, Array] | None:
+    """What a method of the backend finds of two matrices without duplicates whose rows (columns, if
+    `a` is CSC) are sorted, or sorted once and for all; None where sorting everything is to be
+    done."""
     if a.ndim != 2 or (a.format == "coo" and a.shape[0] > a.nnz + b.nnz):
         return None
-    found = be.merge_rows(*((p.T if axis else p) for p in (a, b)))
-    if found is None:
-        return None
-    indptr, minor, perm, runs = found
-    return Merge(of_lines(a, a.shape, indptr, minor), perm, runs)
+    method = getattr(a.core.backend, how)
+    return method(a.T, b.T) if a.format == "csc" else method(a, b)
 
 
 def intersection(a: Pattern, b: Pattern) -> Intersection:
@@ -170,6 +168,9 @@ def intersection(a: Pattern, b: Pattern) -> Intersection:
     _same_shape("intersection", a, b)
 
     def build() -> Intersection:
+        if (found := _by_line("shared_rows", a, b)) is not None:
+            indptr, minor, left, right = found
+            return Intersection(of_lines(a, a.shape, indptr, minor), left, right)
         plan = union(a, b)
         xp = a.core.backend.xp
         indptr = plan.indptr

@@ -18,9 +18,10 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegrad as sg
+from sparsegrad import backends
 from sparsegrad.backends import base
 from sparsegrad.structure import arrays as index_arrays
-from sparsegrad.structure import plan
+from sparsegrad.structure import plan, plan_tables
 from sparsegrad.structure.core import Core
 from sparsegrad.structure.pattern import Pattern
 
@@ -930,3 +931,35 @@ def test_no_entries_in_every_op(fmt: str, shape: tuple[int, int], backend: str) 
     np.testing.assert_array_equal(x.grad.data, np.zeros((m, 2)))
     np.testing.assert_array_equal(y.grad.data, np.zeros((n, 2)))
     assert repr(A).startswith(f"SparseTensor(shape={shape}, nnz=0")
+
+
+@pytest.mark.parametrize("e", [1, 2, 40, 5000])
+def test_rows_of_several_tables_are_listed_together_as_each_alone(
+    e: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(e)
+    sizes = (1, 3, e, 70_000, 9)
+    ids = np.stack([rng.integers(0, n, e) for n in sizes]).astype(np.int32)
+    ids[2] = rng.permutation(e)  # each once
+    ids[4] = np.sort(ids[4])
+    kind, calls = type(backends.for_array(ids)), []
+    survey = kind.survey
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return survey(*args)
+
+    monkeypatch.setattr(kind, "survey", counted)
+    together = plan_tables.patterns(ids, sizes, (True,) * 5)
+    merged = [plan.coalesce(p) for p in together]
+    assert len(calls) == 1 or e < 5000  # few are not sorted by kernels
+    for row, n, pattern, merge in zip(ids, sizes, together, merged, strict=True):
+        alone = Pattern.coo([row], (n,))
+        wanted = plan.coalesce(alone)
+        assert pattern.is_coalesced == alone.is_coalesced
+        assert pattern.core.unique == alone.core.unique
+        for a, b in ((merge.perm, wanted.perm), (merge.indptr, wanted.indptr)):
+            assert (a is None) == (b is None)
+            assert a is None or (a == b).all()
+        assert (merge.pattern.row == wanted.pattern.row).all()
+    assert plan_tables.patterns(ids, sizes, (False, True, *(False,) * 3))[0] is None

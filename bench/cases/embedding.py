@@ -183,7 +183,7 @@ class Tables:
             wide, ids = table.astype(np.float64), columns.ids[:, f]
             width = table.shape[1]
             g = np.zeros_like(wide)
-            np.add.at(g, ids, columns.upstream[:, f * width : (f + 1) * width])
+            np.add.at(g, ids, 2 * columns.upstream[:, f * width : (f + 1) * width])
             moved.append(wide - _LR * g / (np.abs(g) + _EPS))  # Adam's first step
         found = columns.touched(moved)
         size = sum(np.abs(table).sum(dtype=np.float64) for table in columns.tables)
@@ -234,7 +234,7 @@ def _our_tables(columns: _Columns, how: str) -> Callable[[], Any]:
 
     def step() -> Any:
         optimizer.zero_grad()
-        gathered().backward(g)
+        (2 * gathered()).backward(g)  # as below a network, whose gradients nobody else holds
         optimizer.step()
         return weights
 
@@ -259,7 +259,7 @@ def _torch_tables(columns: _Columns, joined: bool) -> Callable[[], Any]:
 
     def step() -> Any:
         optimizer.zero_grad()
-        gathered().backward(g)
+        (2 * gathered()).backward(g)
         optimizer.step()
         return weights
 

@@ -174,7 +174,7 @@ def _summed(i, perm, indptr, values, g):
         if perm.size:
             source = int64(perm[e])
             if e + _AHEAD < perm.size:
-                _fetch(values, int64(perm[e + _AHEAD]))
+                _fetch(values, int64(perm[e + _AHEAD]), g.size)
         if e == begin:
             for j in range(g.size):
                 g[j] = values[source, j]
@@ -188,11 +188,12 @@ def _summed(i, perm, indptr, values, g):
 
 
 @inlined(FAST)
-def _fetch(array, row):
-    """Start loading a row."""
-    width = array.shape[1]
+def _fetch(array, row, width):
+    """Start loading a row, or the first numbers of a longer one."""
+    first = row * array.shape[1]
     for j in range(0, width, _LINE // array.itemsize):
-        prefetch(array, uint64(row * width + j))
+        prefetch(array, uint64(first + j))
+    prefetch(array, uint64(first + width - 1))  # a row may begin anywhere in a line
 
 
 @kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d b d >F2 >F2")
@@ -218,9 +219,9 @@ def sgd_rows(
             return
         for i in range(cuts[t], cuts[t + 1]):
             if i + _AHEAD < rows.size:
-                _fetch(p, int64(rows[i + _AHEAD]))
+                _fetch(p, int64(rows[i + _AHEAD]), g.size)
                 if velocity.size:
-                    _fetch(velocity, int64(rows[i + _AHEAD]))
+                    _fetch(velocity, int64(rows[i + _AHEAD]), g.size)
             if _summed(i, perm, indptr, values, g):
                 r = int64(rows[i])
                 v = velocity[r] if velocity.size else g[:0]
@@ -236,8 +237,8 @@ def adagrad_rows(ticket, cuts, rows, perm, indptr, values, lr, weight_decay, eps
             return
         for i in range(cuts[t], cuts[t + 1]):
             if i + _AHEAD < rows.size:
-                _fetch(p, int64(rows[i + _AHEAD]))
-                _fetch(total, int64(rows[i + _AHEAD]))
+                _fetch(p, int64(rows[i + _AHEAD]), g.size)
+                _fetch(total, int64(rows[i + _AHEAD]), g.size)
             if _summed(i, perm, indptr, values, g):
                 r = int64(rows[i])
                 _adagrad(lr, weight_decay, eps, p[r], g, total[r])
@@ -252,7 +253,7 @@ def rowwise_adagrad_rows(ticket, cuts, rows, perm, indptr, values, lr, weight_de
             return
         for i in range(cuts[t], cuts[t + 1]):
             if i + _AHEAD < rows.size:
-                _fetch(p, int64(rows[i + _AHEAD]))
+                _fetch(p, int64(rows[i + _AHEAD]), g.size)
                 prefetch(total, uint64(rows[i + _AHEAD]))
             if _summed(i, perm, indptr, values, g):
                 r = int64(rows[i])
@@ -285,8 +286,8 @@ def rmsprop_rows(
             return
         for i in range(cuts[t], cuts[t + 1]):
             if i + _AHEAD < rows.size:
-                _fetch(p, int64(rows[i + _AHEAD]))
-                _fetch(square, int64(rows[i + _AHEAD]))
+                _fetch(p, int64(rows[i + _AHEAD]), g.size)
+                _fetch(square, int64(rows[i + _AHEAD]), g.size)
             if _summed(i, perm, indptr, values, g):
                 r = int64(rows[i])
                 a = average[r] if average.size else g[:0]
@@ -326,9 +327,9 @@ def adam_rows(
         for i in range(cuts[t], cuts[t + 1]):
             if i + _AHEAD < rows.size:
                 ahead = int64(rows[i + _AHEAD])
-                _fetch(p, ahead)
-                _fetch(m, ahead)
-                _fetch(v, ahead)
+                _fetch(p, ahead, g.size)
+                _fetch(m, ahead, g.size)
+                _fetch(v, ahead, g.size)
             if not _summed(i, perm, indptr, values, g):
                 continue
             r = int64(rows[i])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
+from sparsegrad.backends.cpu_jit_calls import kernel_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
+from sparsegrad.backends.quiet import SILENT, restore, silence
 from sparsegrad.backends.steps import (
     AdagradFactors,
     AdamFactors,
@@ -99,6 +102,14 @@ class CpuJitSteps(Cpu):
         if not self._step_rows("adam_rows", factors, p, grad, (m, v, top), (counts,)):
             super().adam_rows(factors, p, grad, m, v, *state)
 
+    def rows_of_many(self, name: str, steps: list[tuple[Any, ...]]) -> None:
+        # A step that is too small to be shared out is made by one thread, others beside it.
+        work = sum(4 * step[2].values.size for step in steps)
+        if len(steps) < 2 or work < _MIN_STEP:
+            super().rows_of_many(name, steps)
+        else:
+            launch(_each, (getattr(self, f"{name}_rows"), steps), len(steps), work)
+
     def steps_of_many(self, name: str, steps: list[tuple[Any, ...]]) -> None:
         # Small ones by a kernel as well, where it is needed for others anyway.
         pays = len(steps) > 1 and self._pays(sum(step[1].size for step in steps), _MIN_STEP)
@@ -142,12 +153,36 @@ class CpuJitSteps(Cpu):
         index = [none if a is None else contiguous(a, rows.dtype) for a in (rows, perm, indptr)]
         unused = np.empty((0, 0), p.dtype)
         wide = [unused if a is None else a.reshape(len(p), width) for a in (p, *state)]
-        entries = contiguous(values, p.dtype).reshape(len(values), width)
+        entries = _rows(values, p.dtype, width)
         cuts = _cuts(len(rows), index[2], width)
         args = (cuts, *index, entries, *factors, *wide, *rest)
         kernel = _kernel(name, p.dtype, rows.dtype)
         launch(kernel, args, len(cuts) - 1, entries.size + 2 * len(rows) * width)
         return True
+
+
+def _each(ticket: Array, step: Callable[..., None], steps: list[tuple[Any, ...]]) -> None:
+    """A kernel in Python, of steps that do not depend on each other: nearly all of their time is
+    without the interpreter lock."""
+    draw, token = kernel_of("next_task"), silence(SILENT)
+    try:
+        while (t := draw(ticket)) < len(steps):
+            step(*steps[t])
+    finally:
+        restore(token)
+
+
+def _rows(values: Array, dtype: np.dtype, width: int) -> Array:
+    """The entries (e, width) of a gradient, as kernels take them: of a part of a wider array, rows
+    as far as the next one begins, of which they read the first `width` numbers only."""
+    size = dtype.itemsize
+    if values.dtype != dtype or values.ndim != 2 or values.strides[1] != size:
+        return contiguous(values, dtype).reshape(len(values), width)
+    apart = values.strides[0] // size
+    if apart == width or apart < width or values.strides[0] % size or not values.flags.aligned:
+        return contiguous(values, dtype).reshape(len(values), width)
+    shape = len(values), apart
+    return np.lib.stride_tricks.as_strided(values, shape, values.strides, writeable=False)
 
 
 def _cuts(rows: int, indptr: Array, width: int) -> Array:

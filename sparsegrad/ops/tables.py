@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DeviceError, DtypeError, PatternError, ShapeError
 from sparsegrad.ops.index import raw_index, take_rule
 from sparsegrad.ops.shape import as_argument, reshape_p, slice_p
+from sparsegrad.structure import plan_tables
 from sparsegrad.structure.arrays import index_dtype
 
 __all__ = ["embedding_collection"]
@@ -29,16 +29,21 @@ def take_tables_p(be: Any, *tables: Any, index: Any, sparse: bool = False) -> An
 def _take_tables_rule(
     g: Any, index: Any, sparse: bool, tables_meta: Any, needs: tuple[bool, ...]
 ) -> list[Any]:
-    stops = list(accumulate(meta.shape[1] for meta in tables_meta))
-    return [
-        take_rule(
-            slice_p(g, axis=1, start=stop - meta.shape[1], stop=stop),
-            *(index[f], sparse, None, False, meta),
-        )
-        if needs[f]
-        else None
-        for f, (stop, meta) in enumerate(zip(stops, tables_meta, strict=True))
-    ]
+    from sparsegrad.sparse_tensor import wrap
+
+    where: Any = index  # rows of dense gradients, or patterns of sparse ones
+    if sparse:
+        where = plan_tables.patterns(index, tuple(meta.shape[0] for meta in tables_meta), needs)
+    parts: list[Any] = []
+    stop = 0
+    for at, meta, needed in zip(where, tables_meta, needs, strict=True):
+        start, stop = stop, stop + meta.shape[1]
+        if not needed:
+            parts.append(None)
+            continue
+        part = slice_p(g, axis=1, start=start, stop=stop)
+        parts.append(wrap(part, at) if sparse else take_rule(part, at, False, None, False, meta))
+    return parts
 
 
 take_tables_p.defvjp(tables=_take_tables_rule)

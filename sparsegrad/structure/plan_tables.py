@@ -1,0 +1,74 @@
+"""Rows of several tables that one batch reads: listed in order together, when the first of them is
+asked for, as one matrix with a row for each table."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+from sparsegrad import backends
+from sparsegrad.backends.base import Survey
+from sparsegrad.structure.arrays import Array
+from sparsegrad.structure.pattern import Pattern
+
+__all__ = ["patterns"]
+
+
+def patterns(ids: Array, sizes: tuple[int, ...], wanted: tuple[bool, ...]) -> list[Pattern | None]:
+    """The rows ids[f] (e,) of each wanted table of `sizes` rows; None for others."""
+    together = _Together(ids, sizes)
+    found: list[Pattern | None] = []
+    for f, (n, want) in enumerate(zip(sizes, wanted, strict=True)):
+        pattern = Pattern.coo([ids[f]], (n,), check=False, copy=False) if want else None
+        if pattern is not None:
+            pattern.core.survey_by(partial(together.survey, f))
+        found.append(pattern)
+    return found
+
+
+class _Together:
+    """The surveys of all tables, made at once: to sort many short lists takes longer, and on a GPU
+    each of them would be waited for."""
+
+    def __init__(self, ids: Array, sizes: tuple[int, ...]) -> None:
+        self._ids, self._sizes, self._lock = ids, sizes, threading.Lock()
+        self._found: list[Survey | None] | None = None
+
+    def survey(self, f: int) -> Survey | None:
+        """That of table f; None where the backend has none."""
+        with self._lock:
+            if self._found is None:
+                self._found = self._made()
+            return self._found[f]
+
+    def _made(self) -> list[Survey | None]:
+        ids, be = self._ids, backends.for_array(self._ids)
+        (tables, e), xp = ids.shape, be.xp
+        number = xp.arange(tables, dtype=ids.dtype)
+        start, owner = number * e, xp.repeat(number, e)
+        whole = be.survey((owner, ids.reshape(-1)), (tables, max(self._sizes)))
+        if whole is None or whole.perm is None:
+            return [None] * tables
+        perm = whole.perm.reshape(tables, e) - start[:, None]
+        kept = (perm == xp.arange(e, dtype=perm.dtype)).all(axis=1)
+        row, offsets, cuts = None, None, start
+        if whole.runs is not None:
+            (table, row), offsets = whole.runs
+            cuts = xp.searchsorted(table, xp.arange(tables + 1, dtype=table.dtype))
+        host = be.to_host(xp.concatenate((kept, cuts))).tolist()  # sync: how long each list is
+        return [
+            _part(perm[f], bool(host[f]), f * e, row, offsets, host[tables + f :])
+            for f in range(tables)
+        ]
+
+
+def _part(perm: Array, kept: bool, start: int, rows: Any, offsets: Any, cuts: list[int]) -> Survey:
+    """The survey of a table whose entries begin at `start`, its runs at the first of `cuts`."""
+    unique, runs = True, None
+    if offsets is not None:
+        low, high = cuts[:2]
+        unique = high - low == perm.size
+        if not unique:
+            runs = (rows[low:high],), offsets[low : high + 1] - offsets.dtype.type(start)
+    return Survey(None if kept else perm, kept, unique, runs)

@@ -104,11 +104,11 @@ class CpuJitSteps(Cpu):
 
     def rows_of_many(self, name: str, steps: list[tuple[Any, ...]]) -> None:
         # A step that is too small to be shared out is made by one thread, others beside it.
-        work = sum(4 * step[2].values.size for step in steps)
-        if len(steps) < 2 or work < _MIN_STEP:
+        sizes = [step[2].values.size for step in steps]
+        if len(steps) < 2 or not self._pays(max(sizes), _MIN_STEP):
             super().rows_of_many(name, steps)
         else:
-            launch(_each, (getattr(self, f"{name}_rows"), steps), len(steps), work)
+            launch(_each, (getattr(self, f"{name}_rows"), steps), len(steps), 4 * sum(sizes))
 
     def steps_of_many(self, name: str, steps: list[tuple[Any, ...]]) -> None:
         # Small ones by a kernel as well, where it is needed for others anyway.
@@ -176,10 +176,9 @@ def _rows(values: Array, dtype: np.dtype, width: int) -> Array:
     """The entries (e, width) of a gradient, as kernels take them: of a part of a wider array, rows
     as far as the next one begins, of which they read the first `width` numbers only."""
     size = dtype.itemsize
-    if values.dtype != dtype or values.ndim != 2 or values.strides[1] != size:
-        return contiguous(values, dtype).reshape(len(values), width)
-    apart = values.strides[0] // size
-    if apart == width or apart < width or values.strides[0] % size or not values.flags.aligned:
+    apart, rest = divmod(values.strides[0], size)
+    part = values.ndim == 2 and values.strides[1] == size and values.flags.aligned
+    if not part or values.dtype != dtype or apart <= width or rest:
         return contiguous(values, dtype).reshape(len(values), width)
     shape = len(values), apart
     return np.lib.stride_tricks.as_strided(values, shape, values.strides, writeable=False)

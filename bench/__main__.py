@@ -96,7 +96,7 @@ def _write(options: Any, document: dict[str, Any], text: str) -> None:
 
 def _scaling(options: Any) -> int:
     entries = [nnz for nnz in scaling.ENTRIES if nnz <= options.to]
-    document = scaling.run(entries, lambda text: print(text, file=sys.stderr, flush=True))
+    document = scaling.run(entries, say=lambda text: print(text, file=sys.stderr, flush=True))
     if options.json:
         report.write_json(document, options.json)
     if options.plot:

@@ -2,8 +2,11 @@
 
     python -m bench scaling --json scaling.json --plot scaling.png
 
-A size runs in a process of its own, so that its peak of resident memory is its own. Rows have ten
-entries in random columns; a step is A @ X, the gradients of A's values and of X, and one of SGD.
+A step is A @ X, the gradients of A's values and of X, and one of SGD. Rows have ten entries, and
+where these lie decides how long one takes: in random columns every entry reads a row of X that no
+cache holds, the worst case there is; between neighbours, as in meshes, images and graphs of points,
+most rows of X are read again soon. A size runs in a process of its own, so that its peak of
+resident memory is its own.
 """
 
 from __future__ import annotations
@@ -23,34 +26,47 @@ import numpy as np
 
 from bench import machine
 
-__all__ = ["ENTRIES", "LIMIT", "plot", "run", "slope", "text"]
+__all__ = ["ENTRIES", "LIMIT", "SERIES", "plot", "run", "slope", "text"]
 
 ENTRIES = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000)
+SERIES = (("random", 16), ("random", 64), ("near", 16), ("near", 64))  # columns of A, width of X
 LIMIT = 20 * 2**30  # bytes in which all of them shall train
 _PER_ROW = 10
-_WIDTH = 16
 _STEPS = 5
 
 
-def run(entries: Sequence[int], say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """One row a size: seconds of the first step and of a later one, peak bytes; and the slope."""
-    rows = []
-    for nnz in entries:
-        say(f"scaling: {nnz:,} entries")
-        command = [sys.executable, "-m", "bench.scaling", str(nnz)]
-        done = subprocess.run(command, cwd=machine.ROOT, capture_output=True, text=True)
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            rows.append({"nnz": nnz, "failed": lines[-1]})
-        else:
-            rows.append(json.loads(done.stdout))
+def run(
+    entries: Sequence[int],
+    series: Sequence[tuple[str, int]] = SERIES,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """For each of `series` one row a size, seconds of the first step and of a later one and peak
+    bytes, and the slope."""
+    found = []
+    for columns, width in series:
+        rows = [_row(columns, width, nnz, say) for nnz in entries]
+        whole = [row for row in rows if "failed" not in row]
+        found.append({"columns": columns, "width": width, "rows": rows, "slope": slope(whole)})
     return {
         "commit": machine.commit(),
         "machine": machine.fingerprint(),
         "threads": machine.cores(),
-        "rows": rows,
-        "slope": slope([row for row in rows if "failed" not in row]),
+        "series": found,
     }
+
+
+def _row(columns: str, width: int, nnz: int, say: Callable[[str], None]) -> dict[str, Any]:
+    say(f"scaling: {_name(columns, width)}, {nnz:,} entries")
+    command = [sys.executable, "-m", "bench.scaling", columns, str(width), str(nnz)]
+    done = subprocess.run(command, cwd=machine.ROOT, capture_output=True, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        return {"nnz": nnz, "failed": lines[-1]}
+    return json.loads(done.stdout)
+
+
+def _name(columns: str, width: int) -> str:
+    return f"{columns} columns, X of width {width}"
 
 
 def slope(rows: Sequence[dict[str, Any]]) -> float | None:
@@ -64,17 +80,20 @@ def slope(rows: Sequence[dict[str, Any]]) -> float | None:
 def text(document: dict[str, Any]) -> str:
     """The document as lines of text."""
     lines = []
-    for row in document["rows"]:
-        if "failed" in row:
-            lines.append(f"{row['nnz']:>12,} entries: failed: {row['failed']}")
-            continue
-        lines.append(
-            f"{row['nnz']:>12,} entries: {row['step_s'] * 1e3:10,.1f} ms a step, first "
-            f"{row['first_s'] * 1e3:10,.1f} ms, peak {row['peak_bytes'] / 2**30:5.2f} GiB; A takes "
-            f"{row['sparse_bytes'] / 2**20:,.0f} MiB, {row['saved']:.4%} less than dense"
-        )
-    if document["slope"] is not None:
-        lines.append(f"slope of log time over log entries: {document['slope']:.2f}")
+    for series in document["series"]:
+        lines.append(f"{_name(series['columns'], series['width'])}:")
+        for row in series["rows"]:
+            if "failed" in row:
+                lines.append(f"{row['nnz']:>12,} entries: failed: {row['failed']}")
+                continue
+            lines.append(
+                f"{row['nnz']:>12,} entries: {row['step_s'] * 1e3:10,.1f} ms a step, "
+                f"{row['step_s'] / row['nnz'] * 1e9:5.1f} ns an entry, first "
+                f"{row['first_s'] * 1e3:10,.1f} ms, peak {row['peak_bytes'] / 2**30:5.2f} GiB; A "
+                f"takes {row['sparse_bytes'] / 2**20:,.0f} MiB, {row['saved']:.4%} less than dense"
+            )
+        if series["slope"] is not None:
+            lines.append(f"slope of log time over log entries: {series['slope']:.2f}")
     return "\n".join(lines) + "\n"
 
 
@@ -82,34 +101,69 @@ def plot(document: dict[str, Any], path: str | Path) -> None:
     """Time of a step and peak memory over the entries, both axes logarithmic."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in document["rows"] if "failed" not in row]
-    nnz = [row["nnz"] for row in rows]
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.loglog(nnz, [row["step_s"] for row in rows], "o-", label="a step")
-    left.loglog(nnz, [row["first_s"] for row in rows], "s--", label="the first step")
-    left.set(xlabel="stored entries", ylabel="seconds", title=f"slope {document['slope'] or 1:.2f}")
-    right.loglog(nnz, [row["peak_bytes"] / 2**30 for row in rows], "o-", label="whole process")
+    kinds = list(dict.fromkeys(series["columns"] for series in document["series"]))
+    widths = list(dict.fromkeys(series["width"] for series in document["series"]))
+    for series in document["series"]:
+        rows = [row for row in series["rows"] if "failed" not in row]
+        nnz, name = [row["nnz"] for row in rows], _name(series["columns"], series["width"])
+        style = {
+            "color": f"C{kinds.index(series['columns'])}",
+            "linestyle": ("-", "--", ":")[widths.index(series["width"]) % 3],
+            "marker": "os^"[widths.index(series["width"]) % 3],
+        }
+        sloped = name if series["slope"] is None else f"{name}: slope {series['slope']:.2f}"
+        left.loglog(nnz, [row["step_s"] for row in rows], label=sloped, **style)
+        peaks = [row["peak_bytes"] / 2**30 for row in rows]
+        right.loglog(nnz, peaks, label=name, **style)
     right.axhline(LIMIT / 2**30, color="grey", linestyle=":", label="limit")
+    left.set(xlabel="stored entries", ylabel="seconds", title="a training step")
     right.set(xlabel="stored entries", ylabel="GiB", title="peak of resident memory")
     for axes in (left, right):
-        axes.legend()
+        axes.legend(fontsize="small")
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
 
 
-def measure(nnz: int) -> dict[str, Any]:
+# ---- one size, in its process --------------------------------------------------------------------
+def _columns(kind: str, nnz: int) -> np.ndarray:
+    """(n, 10) int32, sorted by row. "random": uniform. "near": a row is a cell of a grid of three
+    dimensions, numbered in one line whose ends meet; its entries are ten of the 27 cells around it,
+    one from each tenth of them."""
+    n, rng = max(1, math.ceil(nnz / _PER_ROW)), np.random.default_rng(0)
+    if kind == "random":
+        found = rng.integers(0, n, (n, _PER_ROW), dtype=np.int32)
+    else:
+        side = max(3, round(n ** (1 / 3)))
+        steps = np.array([-1, 0, 1], np.int32)
+        around = (side * side * steps[:, None, None] + side * steps[:, None] + steps).ravel()
+        edges = np.arange(_PER_ROW + 1) * around.size // _PER_ROW
+        chosen = rng.integers(edges[:-1], edges[1:], (side**3, _PER_ROW), dtype=np.int8)
+        found = around[chosen]
+        found += np.arange(side**3, dtype=np.int32)[:, None]
+        found %= np.int32(side**3)
+    found.sort(axis=1)
+    return found
+
+
+def measure(columns: str, width: int, nnz: int) -> dict[str, Any]:
     """In the process of one size."""
     import sparsegrad as sg
 
-    n = max(1, math.ceil(nnz / _PER_ROW))
-    rng = np.random.default_rng(0)
-    cols = rng.integers(0, n, (n, _PER_ROW), dtype=np.int32)
-    cols.sort(axis=1)
-    values = rng.standard_normal(n * _PER_ROW, dtype=np.float32)
-    a = sg.csr(np.arange(n + 1) * _PER_ROW, cols.ravel(), values, (n, n), requires_grad=True)
-    x = sg.tensor(rng.standard_normal((n, _WIDTH), dtype=np.float32), requires_grad=True)
-    g = sg.from_numpy(rng.standard_normal((n, _WIDTH), dtype=np.float32))
+    rng = np.random.default_rng(1)
+
+    def matrix() -> sg.SparseTensor:  # lets go of what it was made of
+        indices = _columns(columns, nnz)
+        n = len(indices)
+        values = rng.standard_normal(indices.size, dtype=np.float32)
+        indptr = np.arange(n + 1) * _PER_ROW
+        return sg.csr(indptr, indices.ravel(), values, (n, n), requires_grad=True)
+
+    a = matrix()
+    n = a.shape[0]
+    x = sg.from_numpy(rng.standard_normal((n, width), dtype=np.float32)).requires_grad_()
+    g = sg.from_numpy(rng.standard_normal((n, width), dtype=np.float32))
     optimizer = sg.optim.SGD([a, x], lr=1e-3)
 
     def step() -> float:
@@ -140,5 +194,5 @@ def _peak() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1]))), flush=True)
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))), flush=True)
     os._exit(0)

@@ -277,15 +277,26 @@ def test_traffic_is_compared_with_what_the_memory_gives(document):
 
 
 def test_scaling(tmp_path):
-    found = scaling.run([2_000, 4_000])
-    assert [row["nnz"] for row in found["rows"]] == [2_000, 4_000]
-    assert all(row["step_s"] > 0 and 0.8 < row["saved"] < 1 for row in found["rows"])
-    assert "slope of log time" in scaling.text(found)
+    found = scaling.run([2_000, 4_000], [("random", 4), ("near", 3)])
+    assert [(s["columns"], s["width"]) for s in found["series"]] == [("random", 4), ("near", 3)]
+    random, near = ([row["nnz"] for row in s["rows"]] for s in found["series"])
+    assert random == [2_000, 4_000] and near == [10 * 6**3, 10 * 7**3]
+    rows = [row for s in found["series"] for row in s["rows"]]
+    assert all(row["step_s"] > 0 and 0.8 < row["saved"] < 1 for row in rows)
+    assert scaling.text(found).count("slope of log time") == 2
     linear = [{"nnz": n, "step_s": 3e-9 * n} for n in (10, 100, 1000)]
     assert scaling.slope(linear) == pytest.approx(1)
     if importlib.util.find_spec("matplotlib"):
         scaling.plot(found, tmp_path / "s.png")
         assert (tmp_path / "s.png").stat().st_size > 1000
+
+
+def test_scaling_between_neighbours():
+    side, count = 8, 8**3
+    cols = scaling._columns("near", 10 * count)
+    assert (np.diff(cols) > 0).all()  # sorted, and distinct
+    apart = abs(cols - np.arange(count)[:, None])
+    assert np.minimum(apart, count - apart).max() == side * side + side + 1
 
 
 def test_bandwidth_is_measured():

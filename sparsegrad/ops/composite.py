@@ -274,29 +274,29 @@ def cdist(a: Any, b: Any, p: float = 2.0) -> Any:
 
 # ---- shapes ------------------------------------------------------------------------------------
 def atleast_1d(x: Any) -> Any:
-    """`x` with one dimension at least.
+    """`x`, dense or sparse, with one dimension at least.
 
     >>> import sparsegrad as sg
     >>> sg.atleast_1d(sg.tensor(3.0))
     tensor([3.])
     """
-    x = dense_argument("atleast_1d", x)
+    x = as_argument("atleast_1d", x)
     return x if x.ndim else reshape_p(x, shape=(1,))
 
 
 def atleast_2d(x: Any) -> Any:
-    """`x` with two dimensions at least: (n,) becomes (1, n).
+    """`x`, dense or sparse, with two dimensions at least: (n,) becomes (1, n).
 
     >>> import sparsegrad as sg
     >>> sg.atleast_2d(sg.ones(3)).shape
     (1, 3)
     """
-    x = dense_argument("atleast_2d", x)
-    return x if x.ndim > 1 else reshape_p(x, shape=(1, x.data.size))
+    x = as_argument("atleast_2d", x)
+    return x if x.ndim > 1 else reshape_p(x, shape=(1, *(x.shape or (1,))))
 
 
 def hstack(tensors: Any) -> Any:
-    """Tensors side by side: `cat` along dimension 1, of vectors along 0.
+    """Tensors, dense or sparse, side by side: `cat` along dimension 1, of vectors along 0.
 
     >>> import sparsegrad as sg
     >>> sg.hstack([sg.ones(1), sg.zeros(2)])
@@ -307,12 +307,16 @@ def hstack(tensors: Any) -> Any:
 
 
 def vstack(tensors: Any) -> Any:
-    """Tensors below each other: `cat` along dimension 0, vectors as rows.
+    """Tensors, dense or sparse, below each other: `cat` along dimension 0, vectors as rows.
 
     >>> import sparsegrad as sg
     >>> sg.vstack([sg.ones(2), sg.zeros(2)])
     tensor([[1., 1.],
             [0., 0.]])
+    >>> A = sg.coo([[0], [1]], [3.0], (1, 2))
+    >>> sg.vstack([A, A]).to_dense()
+    tensor([[0., 3.],
+            [0., 3.]])
     """
     return cat([atleast_2d(t) for t in tensors], 0)
 

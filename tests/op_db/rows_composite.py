@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import sparsegrad as sg
-from op_db.case import OpCase
+from op_db.case import FORMATS, Draw, OpCase
 from op_db.samples import *  # noqa: F403
 
 HOLES = np.array([[1.0, np.nan, 2.0], [np.nan, np.nan, np.nan], [0.5, -1.0, 3.0]])
@@ -66,6 +66,9 @@ ROWS = [
     *(OpCase(op, lambda x, op=op: getattr(sg, op)(x), lambda x, op=op: getattr(np, op)(x), lambda d: iter([((d.dense(*s),), {}) for s in ((), (3,), (2, 3))]), bilinear=True)
       for op in ("atleast_1d", "atleast_2d")),
     *(OpCase(op, lambda a, b, op=op: getattr(sg, op)([a, b]), lambda a, b, op=op: getattr(np, op)([a, b]), lambda d: iter([((d.dense(3), d.dense(3)), {}), ((d.dense(2, 2), d.dense(2, 2)), {})]), bilinear=True)
+      for op in ("hstack", "vstack")),
+    *(OpCase(f"{op}[sparse]", lambda a, b, op=op: getattr(sg, op)([a, b]), lambda a, b, op=op: getattr(np, op)([a, b]),
+             lambda d: (((a, b), {}) for a, b in zip(d.every_kind(), Draw(7).every_kind(), strict=True)), None, FORMATS, bilinear=True, huge=lambda d: ((d.huge(), d.huge()), {}))
       for op in ("hstack", "vstack")),
     OpCase("broadcast_tensors", lambda a, b: sg.stack(sg.broadcast_tensors(a, b)), lambda a, b: np.stack(np.broadcast_arrays(a, b)), of((3, 1), (2,)), bilinear=True, errors=(
         (lambda: sg.broadcast_tensors(sg.ones(2), sg.ones(3)), sg.ShapeError, r"broadcast_tensors: shapes do not broadcast; got \[\(2,\), \(3,\)\]"),)),

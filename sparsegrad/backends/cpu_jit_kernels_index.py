@@ -8,11 +8,11 @@ from numba.extending import intrinsic
 from sparsegrad.backends.cpu_jit_vector import (
     SHORT,
     WIDE,
+    ahead,
     draw,
-    far,
     kernel,
     load,
-    prefetch,
+    prefetch_l2,
     run_of,
     store,
     zero,
@@ -151,7 +151,6 @@ def gather(ticket, tasks, index, tables, out, wrong):
     n, total = int64(index.shape[1]), uint64(out.shape[1])
     ids, outs = index.ravel(), out.ravel()
     wide, short = uint64(WIDE // out.itemsize), uint64(SHORT // out.itemsize)
-    ahead = uint64(_AHEAD)
     while True:
         t = draw(ticket)
         if t >= tasks:
@@ -177,13 +176,13 @@ def gather(ticket, tasks, index, tables, out, wrong):
                         outs[to] = xs[uint64(ids[e])]
                         to += total
                     continue
-                fetched = min(w, uint64(_FETCH // out.itemsize)) if far(xs) else uint64(0)
+                fetched, ahead_x = min(w, uint64(_FETCH // out.itemsize)), ahead(xs, _AHEAD)
                 for e in range(at, last):
-                    if fetched and e + ahead < known:  # in the next samples as well
-                        b = uint64(ids[e + ahead]) * w
+                    if ahead_x > uint64(0) and e + ahead_x < known:  # in the next samples as well
+                        b = uint64(ids[e + ahead_x]) * w
                         for j in range(uint64(0), fetched, wide):
-                            prefetch(xs, b + j)
-                        prefetch(xs, b + fetched - uint64(1))
+                            prefetch_l2(xs, b + j)
+                        prefetch_l2(xs, b + fetched - uint64(1))
                     b, j = uint64(ids[e]) * w, uint64(0)
                     while j < w and w >= wide:
                         j = min(j, w - wide)

@@ -11,9 +11,9 @@ import math
 import numpy as np
 from numba import int64, uint64
 
-from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel, prefetch
+from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel, prefetch_l2
 
-_AHEAD = 8  # rows that are on their way from memory while one is changed
+_AHEAD = 16  # rows that are on their way from memory while one is changed
 _LINE = 64  # bytes
 
 
@@ -192,8 +192,8 @@ def _fetch(array, row, width):
     """Start loading a row, or the first numbers of a longer one."""
     first = row * array.shape[1]
     for j in range(0, width, _LINE // array.itemsize):
-        prefetch(array, uint64(first + j))
-    prefetch(array, uint64(first + width - 1))  # a row may begin anywhere in a line
+        prefetch_l2(array, uint64(first + j))
+    prefetch_l2(array, uint64(first + width - 1))  # a row may begin anywhere in a line
 
 
 @kernel(">n1 <n1 <I1 <I1 <I1 <F2 d d d b d >F2 >F2")
@@ -254,7 +254,7 @@ def rowwise_adagrad_rows(ticket, cuts, rows, perm, indptr, values, lr, weight_de
         for i in range(cuts[t], cuts[t + 1]):
             if i + _AHEAD < rows.size:
                 _fetch(p, int64(rows[i + _AHEAD]), g.size)
-                prefetch(total, uint64(rows[i + _AHEAD]))
+                prefetch_l2(total, uint64(rows[i + _AHEAD]))
             if _summed(i, perm, indptr, values, g):
                 r = int64(rows[i])
                 total[r] = _rowwise_adagrad(lr, weight_decay, eps, p[r], g, total[r])

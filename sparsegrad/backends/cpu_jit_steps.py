@@ -178,7 +178,8 @@ def _rows(values: Array, dtype: np.dtype, width: int) -> Array:
     size = dtype.itemsize
     apart, rest = divmod(values.strides[0], size)
     part = values.ndim == 2 and values.strides[1] == size and values.flags.aligned
-    if not part or values.dtype != dtype or apart <= width or rest:
+    few = values.size < _CHUNK  # which are copied as fast
+    if few or not part or values.dtype != dtype or apart <= width or rest:
         return contiguous(values, dtype).reshape(len(values), width)
     shape = len(values), apart
     return np.lib.stride_tricks.as_strided(values, shape, values.strides, writeable=False)
@@ -188,6 +189,8 @@ def _cuts(rows: int, indptr: Array, width: int) -> Array:
     """Chunks of about equal numbers of entries."""
     entries = int(indptr[-1]) if indptr.size else rows
     tasks = min(max(entries * width // _CHUNK, 1), _MAX_TASKS)
+    if tasks == 1:
+        return np.array((0, rows))
     at = np.arange(tasks + 1) * entries // tasks
     return np.searchsorted(indptr, at).astype(np.int64) if indptr.size else at
 

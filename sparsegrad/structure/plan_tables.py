@@ -36,7 +36,7 @@ class _Together:
         self._found: list[Survey | None] | None = None
 
     def survey(self, f: int) -> Survey | None:
-        """That of table f; None where the backend has none."""
+        """That of table f; None where there is nothing to be sorted."""
         with self._lock:
             if self._found is None:
                 self._found = self._made()
@@ -47,7 +47,8 @@ class _Together:
         (tables, e), xp = ids.shape, be.xp
         number = xp.arange(tables, dtype=ids.dtype)
         start, owner = number * e, xp.repeat(number, e)
-        whole = be.survey((owner, ids.reshape(-1)), (tables, max(self._sizes)))
+        coords, shape = (owner, ids.reshape(-1)), (tables, max(self._sizes))
+        whole = be.survey(coords, shape) or _sorted(be, coords, shape)
         if whole is None or whole.perm is None:
             return [None] * tables
         perm = whole.perm.reshape(tables, e) - start[:, None]
@@ -61,6 +62,14 @@ class _Together:
             _part(perm[f], bool(host[f]), f * e, row, offsets, host[tables + f :])
             for f in range(tables)
         ]
+
+
+def _sorted(be: Any, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
+    """What a survey finds, of a backend that has none; None for what is sorted already."""
+    perm = be.sort_coo(coords, shape)
+    if perm is None:
+        return None
+    return Survey(perm, False, False, be.runs(tuple(c[perm] for c in coords)))
 
 
 def _part(perm: Array, kept: bool, start: int, rows: Any, offsets: Any, cuts: list[int]) -> Survey:

@@ -309,10 +309,11 @@ class Primitive:
     # ---- arguments that need more than the fast path -------------------------------------------
     def _foreign(self, args: Any, static: dict[str, Any]) -> Any:
         """Inputs that are not tensors or numbers: sparse tensors, arrays, lists."""
-        if any(getattr(a, "_is_sparse", False) for a in args):
-            if self.sparse is None:
-                raise TypeError(complaint(self, args, "no meaning for sparse tensors"))
-            return self.sparse(*args, **static)
+        for a in args:
+            if getattr(a, "_is_sparse", False):
+                if self.sparse is None:
+                    raise TypeError(complaint(self, args, "no meaning for sparse tensors"))
+                return self.sparse(*args, **static)
         seen = any(isinstance(a, _Tensor) for a in args)
         converted = []
         for a in args:
@@ -399,7 +400,8 @@ def _unary(self: Primitive, a: Any) -> Any:
                 edges = ((a._node or a, a._index, x.shape, dtype),)
                 return _make(out, recorded(plan, edges, plan.kept((a, out))), 0)
             return _make(out, None, 0)
-    return self._general((a,), _NO_STATIC)
+        return self._general((a,), _NO_STATIC)
+    return self._foreign((a,), _NO_STATIC)
 
 
 def _binary(self: Primitive, a: Any, b: Any) -> Any:
@@ -421,7 +423,7 @@ def _binary(self: Primitive, a: Any, b: Any) -> Any:
         needs = 2 * b._requires_grad
         plain = type(y) is _ndarray and (type(a) is float or type(a) is int)
     else:
-        return self._general((a, b), _NO_STATIC)
+        return self._foreign((a, b), _NO_STATIC)
     if plain and (dtype is _F4 or dtype is _F8):
         forward = self.forward
         token = silence(SILENT)

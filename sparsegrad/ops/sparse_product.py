@@ -66,8 +66,6 @@ def spgemm(A: Any, B: Any) -> Any:
     >>> C.row, C.col, C.values
     (array([0, 1, 2], dtype=int32), array([0, 1, 1], dtype=int32), tensor([8., 6., 8.]))
     """
-    from sparsegrad.sparse_tensor import wrap
-
     _check("spgemm", A, B)
     if A.sparse_dim > 2:
         return _batched(A, B)
@@ -90,8 +88,6 @@ def spgemm_masked(A: Any, B: Any, pattern: Any) -> Any:
     >>> sg.spgemm_masked(A, A, A).values
     tensor([1., 8., 9.])
     """
-    from sparsegrad.sparse_tensor import wrap
-
     _check("spgemm_masked", A, B)
     where = pattern if isinstance(pattern, Pattern) else getattr(pattern, "pattern", None)
     if where is None:
@@ -125,11 +121,12 @@ def _check(op: str, A: Any, B: Any) -> None:
 def _batched(A: Any, B: Any) -> Any:
     """(*B, m, k) @ (*B, k, n): one product of two block diagonals; of the batches on top of each
     other where all share one B (k, n)."""
-    from sparsegrad.sparse_tensor import wrap
-
     lead, m, n = A.pattern.shape[:-2], A.pattern.shape[-2], B.pattern.shape[-1]
     if B.sparse_dim == 2:
         out = spgemm(wrap(A.values, plan_product.stacked(A.pattern)), B)
     else:
         out = spgemm(*(wrap(t.values, plan_product.block_diagonal(t.pattern)) for t in (A, B)))
     return wrap(out.values, plan_product.unblocked(out.pattern, lead, m, n))
+
+
+from sparsegrad.sparse_tensor import wrap  # noqa: E402  (the one import cycle)

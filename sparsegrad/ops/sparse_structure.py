@@ -67,8 +67,6 @@ def put_entries_p(be: Any, values: Any, *, pattern: Any) -> Any:
 
 
 def _entries_rule(g: Any, pattern: Pattern) -> Any:
-    from sparsegrad.sparse_tensor import wrap
-
     return wrap(g, pattern)
 
 
@@ -100,8 +98,6 @@ def to_format(A: Any, format: Any) -> Any:
     >>> sg.to_format(sg.coo([[1, 0], [0, 1]], [5.0, 6.0], (2, 2)), "csr").values
     tensor([6., 5.])
     """
-    from sparsegrad.sparse_tensor import wrap
-
     _check_sparse("to_format", A)
     target, _ = A.pattern.to(cost.resolve(format, A.pattern.shape, A.nnz))
     return A if target is A.pattern else wrap(reorder(A.values, A.pattern, target), target)
@@ -115,8 +111,6 @@ def coalesce(A: Any) -> Any:
     >>> sg.coalesce(sg.coo([[1, 0, 1]], [1.0, 2.0, 3.0], (2,))).values
     tensor([2., 4.])
     """
-    from sparsegrad.sparse_tensor import wrap
-
     _check_sparse("coalesce", A)
     merge = plan.coalesce(A.pattern)
     if merge.indptr is None:
@@ -136,8 +130,6 @@ def apply_merge(values: Any, merge: plan.Sums) -> Any:
 def first_of_each(A: Any) -> Any:
     """Like `coalesce`, but each entry takes the value of its first duplicate: the gradient of a
     matrix from the (equal) gradients of its stored values."""
-    from sparsegrad.sparse_tensor import wrap
-
     merge = plan.coalesce(A.pattern)
     values = A.values if merge.perm is None else take_p(A.values, index=merge.perm)
     return wrap(take_p(values, index=merge.indptr[:-1]), merge.pattern)
@@ -167,8 +159,6 @@ def to_sparse(x: Any, format: Any = "coo", dense_dims: int = 0) -> Any:
     SparseTensor(shape=(2, 2), nnz=2, density=0.5, format='csr', dtype=float32, device='cpu',
                  (0, 1): 2., (1, 0): 3.)
     """
-    from sparsegrad.sparse_tensor import wrap
-
     x = as_argument("to_sparse", x)
     if x._is_sparse:
         raise TypeError("to_sparse: expected a dense tensor, got a SparseTensor")
@@ -187,8 +177,6 @@ def to_sparse(x: Any, format: Any = "coo", dense_dims: int = 0) -> Any:
 
 def split_dense(A: Any, count: int) -> Any:
     """The first `count` dense dimensions made sparse: every cell of them becomes an entry."""
-    from sparsegrad.sparse_tensor import wrap
-
     if not count:
         return A
     sizes = A.values.shape[1 : 1 + count]
@@ -206,8 +194,6 @@ def _split(pattern: Pattern, sizes: tuple[int, ...]) -> Pattern:
 def _permute(A: Any, *, axes: tuple[int, ...]) -> Any:
     """Sparse dimensions lead; a dense one that moves before a sparse one becomes sparse. A matrix
     is transposed in O(1)."""
-    from sparsegrad.sparse_tensor import wrap
-
     lead = next(n for n in range(A.sparse_dim, A.ndim + 1) if set(axes[:n]) == set(range(n)))
     A = split_dense(A, lead - A.sparse_dim)
     pattern, order = A.pattern, axes[:lead]
@@ -255,3 +241,6 @@ def add_rows_p(be: Any, x: Any, values: Any, *, index: Any) -> Any:
 
 
 add_rows_p.defvjp(x=lambda g: g, values=lambda g, index: take_p(g, index=index))
+
+
+from sparsegrad.sparse_tensor import wrap  # noqa: E402  (the one import cycle)

@@ -24,7 +24,6 @@ __all__ = ["Cpu"]
 _SUMMED = "fdFDil"  # dtypes that they sum in themselves
 _MOST = int(np.iinfo(np.int32).max)
 _INDEX = (np.dtype(np.int32), np.dtype(np.int64))  # what the routines take
-_NARROW = 8  # columns that are scattered one number at a time
 _WIDE = 512  # elements in a row from which NumPy's loop along a row is what takes its time
 _SCARCE = 8  # lines an entry from which a counter for each line costs more than sorting
 
@@ -132,25 +131,26 @@ class Cpu(Backend):
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         width = out[:1].size
         if (
-            0 < width <= _NARROW
-            and out.dtype.char in "fd"
-            and out.dtype == values.dtype
-            and values.shape == (index.size, *out.shape[1:])
-            and out.flags.c_contiguous
-        ):  # np.add.at is fast in one dimension alone
-            at = index if width == 1 else index.astype(np.int64)[:, None] * width + np.arange(width)
-            np.add.at(out.reshape(-1), at.reshape(-1), values.reshape(-1))
-            return
-        if out.ndim == 1 or kind(out.dtype) not in "fc" or len(index) * out[:1].size < 4096:
+            not (width and index.size)
+            or out.dtype.char not in _SUMMED
+            or out.dtype != values.dtype
+            or values.shape != (index.size, *out.shape[1:])
+            or not out.flags.carray
+        ):
             super().scatter_add(out, index, values)
-            return
-        # Rows: np.add.at is slow beyond one dimension; sort the few ids and sum their rows.
-        order = np.argsort(index, kind="stable")
-        ids = index[order]
-        first = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
-        wide = accumulator(out.dtype)
-        summed = np.add.reduceat(values[order], first, axis=0, dtype=wide)
-        out[ids[first]] = out[ids[first]] + summed
+        elif width == 1:
+            np.add.at(out.reshape(-1), index, values.reshape(-1))
+        elif index.dtype in _INDEX and _inside(index, len(out)):
+            # A product with a matrix of ones that has a column for every entry: np.add.at is fast
+            # in one dimension alone.
+            columns, ones = (
+                np.arange(index.size + 1, dtype=index.dtype),
+                np.ones(index.size, out.dtype),
+            )
+            arrays = columns, index, ones, values.reshape(-1), out.reshape(-1)
+            routines.csc_matvecs(len(out), index.size, width, *arrays)
+        else:
+            super().scatter_add(out, index, values)
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
         width = values[:1].size

@@ -158,7 +158,8 @@ class CpuJitNarrow(CpuJit):
         return out.view(x.dtype).reshape(m, *shape[1:]), entry.reshape(m, *shape[1:])
 
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
-        word, arrays = _word(out, values), same_index(index)
+        word = _word(out, values)
+        arrays = None if word is None else same_index(index)
         if (
             word is None
             or arrays is None

@@ -76,13 +76,13 @@ class CpuJitSegments(Cpu):
         return None if many else super().matrix(pattern, values)
 
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
-        wide, arrays = wide_of(out.dtype), same_index(index)
+        many = out.flags.carray and self._pays(values.size, MIN_SCATTER)
+        wide, arrays = wide_of(out.dtype), same_index(index) if many else None
         if (
             wide is None
             or arrays is None
             or kind(values.dtype) not in "fiub"
             or values.shape != (index.size, *out.shape[1:])
-            or not (out.flags.carray and self._pays(values.size, MIN_SCATTER))
             or not inside(arrays[0], len(out))  # negative ids count from the end in NumPy
         ):
             super().scatter_add(out, index, values)

@@ -162,7 +162,7 @@ def measure(columns: str, width: int, nnz: int) -> dict[str, Any]:
 
     a = matrix()
     n = a.shape[0]
-    x = sg.from_numpy(rng.standard_normal((n, width), dtype=np.float32)).requires_grad_()
+    x = sg.tensor(rng.standard_normal((n, width), dtype=np.float32), requires_grad=True)
     g = sg.from_numpy(rng.standard_normal((n, width), dtype=np.float32))
     optimizer = sg.optim.SGD([a, x], lr=1e-3)
 

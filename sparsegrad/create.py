@@ -55,7 +55,7 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: An
             [3., 4.]], requires_grad=True)
     """
     made = Tensor(data, dtype, device=device)
-    return Tensor(made.data.copy(), requires_grad=requires_grad)
+    return Tensor(memory.copied(made.data), requires_grad=requires_grad)
 
 
 def ensure_tensor(data: Any, dtype: Any = None) -> Tensor:

@@ -26,6 +26,7 @@ __all__ = [
     "PoolCounts",
     "aligned",
     "clear",
+    "copied",
     "counts",
     "empty",
     "kept_bytes",
@@ -160,6 +161,15 @@ def on_lines(make: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any
     and is not the pool's: for what is there to stay."""
     dtype = np.dtype(dtype)
     return _aligned(math.prod(shape) * dtype.itemsize, make).view(dtype).reshape(shape)
+
+
+def copied(array: Any) -> Any:
+    """A copy; of a large array on the CPU, whose rows a kernel may gather, as `on_lines`."""
+    if not isinstance(array, np.ndarray) or array.nbytes < LEAST:
+        return array.copy()
+    out = on_lines(np.empty, array.shape, array.dtype)
+    np.copyto(out, array)
+    return out
 
 
 def _aligned(nbytes: int, make: Callable[..., np.ndarray] = np.empty) -> np.ndarray:

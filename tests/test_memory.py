@@ -107,3 +107,12 @@ def test_gradients_are_the_same_with_and_without():
     assert prof.memory_pool.hits > 0
     assert prof.summary()["memory_pool"]["hit_rate"] == prof.memory_pool.hit_rate > 0
     assert "arrays in used blocks" in prof.table()
+
+
+def test_what_rows_are_gathered_from_begins_with_a_cache_line():
+    data = np.arange(SIZE + 3, dtype="f4")
+    for start in range(3):  # wherever the data lie
+        x = sg.tensor(data[start : start + SIZE].reshape(-1, 4), requires_grad=True)
+        assert address(x.numpy(force=True)) % 64 == 0 and x.is_contiguous()
+        assert (x.numpy(force=True).ravel() == data[start : start + SIZE]).all()
+    assert address(sg.zeros(SIZE).numpy()) % 64 == 0

@@ -174,6 +174,13 @@ class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
         n, where that means no waiting for a device; None where `runs` is as good."""
         return None
 
+    def touched_tables(
+        self, ids: Array, bound: int
+    ) -> list[tuple[Array, Array, Array, Array]] | None:
+        """`touched` of several tables of at most `bound` rows, with entries in the rows ids[f] (e,)
+        of table f."""
+        return None
+
     def survey(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
         """What `sort_coo`, `order_facts` and `runs` find, where each of them has to wait for a
         device and one wait will do; None where they are to be asked."""

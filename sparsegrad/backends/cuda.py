@@ -146,6 +146,11 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaSelect):
     def touched(self, ids: Array, n: int) -> tuple[Array, Array, Array, Array] | None:
         return coalesce.touched(_stacked((ids,)), n)
 
+    def touched_tables(
+        self, ids: Array, bound: int
+    ) -> list[tuple[Array, Array, Array, Array]] | None:
+        return coalesce.touched_tables(ids, bound)
+
     def survey(self, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:
         return None if coords[0].size < 2 else coalesce.survey(_stacked(coords), shape)
 

@@ -24,6 +24,7 @@ __all__ = [
     "sums",
     "survey",
     "touched",
+    "touched_tables",
 ]
 
 Array = Any
@@ -109,6 +110,28 @@ def touched(indices: Array, n: int) -> tuple[Array, Array, Array, Array]:
     upto = _run_numbers(listed)
     found, start = _listed_runs(listed, upto, indices.shape[1])
     return found[0], perm.astype(indices.dtype, copy=False), start, upto[-1:]
+
+
+def touched_tables(ids: Array, bound: int) -> list[tuple[Array, Array, Array, Array]]:
+    """`touched` of the indices ids[f] (e,) of each of several tables of at most `bound` rows, in as
+    many launches as of one. The runs of table f begin at place f e of what all share."""
+    import cupy
+
+    tables, e = ids.shape
+    number = cupy.arange(tables, dtype=ids.dtype)
+    first = (number * e)[:, None]
+    indices = cupy.stack((cupy.repeat(number, e), ids.reshape(-1)))
+    perm = sort_order(indices, (tables, bound))
+    listed = cupy.take(indices, perm, axis=1)
+    upto = _run_numbers(listed).reshape(tables, e)
+    counts = cupy.diff(upto[:, -1], prepend=cupy.zeros(1, ids.dtype))
+    places = upto + (first - upto[:, -1:] + counts[:, None])
+    found, start = _listed_runs(listed, places.reshape(-1), tables * e)
+    start[first[:, 0] + counts] = first[:, 0] + e  # the end of the last run, unless it is there
+    start = cupy.take(start, first + cupy.arange(e + 1, dtype=ids.dtype)) - first
+    perm = perm.reshape(tables, e).astype(ids.dtype) - first
+    rows = found[1].reshape(tables, e)
+    return [(rows[f], perm[f], start[f], counts[f : f + 1]) for f in range(tables)]
 
 
 def _run_numbers(indices: Array) -> Array:

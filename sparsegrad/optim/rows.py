@@ -50,7 +50,7 @@ def pending(grad: Any) -> RowGradient | None:
         values = xp.concatenate([part.values.data for part in parts])
     ids = pattern.coords[0]
     if not pattern.core.is_sorted_out:
-        found = pattern.core.backend.touched(ids, pattern.shape[0]) if ids.size else None
+        found = pattern.core.touched() if ids.size else None
         if found is not None:
             row, perm, indptr, count = found
             return RowGradient(row, perm, indptr, values, count)

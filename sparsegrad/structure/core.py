@@ -162,16 +162,24 @@ class Core:
         """Whether something is known of the row-major order already."""
         return ("perm", "row") in self._cache or "given" in self._cache
 
-    def survey_by(self, look: Callable[[], Any]) -> None:
-        """Let `survey` ask this instead of the backend: who looks at other entries as well."""
-        self._cache["look"] = look
+    def look_with(self, group: Any) -> None:
+        """Let `survey` and `touched` first ask the functions of these names of `group`, which
+        answers for other cores as well."""
+        self._cache["group"] = group
+
+    def touched(self) -> tuple[Array, Array, Array, Array] | None:
+        """`Backend.touched`, of entries along one dimension."""
+        group = self._cache.get("group")
+        found = None if group is None else group.touched()
+        return found or self.backend.touched(self.arrays[0], self.shape[0])
 
     def survey(self) -> tuple[tuple[Array, ...], Array] | None:
         """The runs of duplicates in row-major order if a GPU finds them together with that order
         and the facts above, which then are known; else None, and each is found when asked for."""
         if self.kind != "coo" or self.is_sorted_out:
             return None
-        look = self._cache.pop("look", lambda: None)
+        group = self._cache.get("group")
+        look = (lambda: None) if group is None else group.survey
         found = self.built("perm", lambda: look() or self.backend.survey(self.arrays, self.shape))
         if found is None:
             return None

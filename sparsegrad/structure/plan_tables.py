@@ -4,8 +4,7 @@ asked for, as one matrix with a row for each table."""
 from __future__ import annotations
 
 import threading
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparsegrad import backends
 from sparsegrad.backends.base import Survey
@@ -22,27 +21,36 @@ def patterns(ids: Array, sizes: tuple[int, ...], wanted: tuple[bool, ...]) -> li
     for f, (n, want) in enumerate(zip(sizes, wanted, strict=True)):
         pattern = Pattern.coo([ids[f]], (n,), check=False, copy=False) if want else None
         if pattern is not None:
-            pattern.core.survey_by(partial(together.survey, f))
+            pattern.core.look_with(_Table(together, f))
         found.append(pattern)
     return found
 
 
 class _Together:
-    """The surveys of all tables, made at once: to sort many short lists takes longer, and on a GPU
-    each of them would be waited for."""
+    """What is to be known of all tables, found at once: to sort many short lists takes longer, and
+    on a GPU each is several launches, and waited for."""
 
     def __init__(self, ids: Array, sizes: tuple[int, ...]) -> None:
         self._ids, self._sizes, self._lock = ids, sizes, threading.Lock()
-        self._found: list[Survey | None] | None = None
+        self._surveys: list[Survey | None] | None = None
+        self._touched: Any = ()  # not looked at yet
 
     def survey(self, f: int) -> Survey | None:
-        """That of table f; None where there is nothing to be sorted."""
+        """Of table f; None where there is nothing to be sorted."""
         with self._lock:
-            if self._found is None:
-                self._found = self._made()
-            return self._found[f]
+            if self._surveys is None:
+                self._surveys = self._surveyed()
+            return self._surveys[f]
 
-    def _made(self) -> list[Survey | None]:
+    def touched(self, f: int) -> Any:
+        """`Backend.touched` of table f."""
+        with self._lock:
+            if self._touched == ():
+                be = backends.for_array(self._ids)
+                self._touched = be.touched_tables(self._ids, max(self._sizes))
+            return self._touched and self._touched[f]
+
+    def _surveyed(self) -> list[Survey | None]:
         ids, be = self._ids, backends.for_array(self._ids)
         (tables, e), xp = ids.shape, be.xp
         number = xp.arange(tables, dtype=ids.dtype)
@@ -62,6 +70,19 @@ class _Together:
             _part(perm[f], bool(host[f]), f * e, row, offsets, host[tables + f :])
             for f in range(tables)
         ]
+
+
+class _Table(NamedTuple):
+    """One of them."""
+
+    together: _Together
+    number: int
+
+    def survey(self) -> Survey | None:
+        return self.together.survey(self.number)
+
+    def touched(self) -> Any:
+        return self.together.touched(self.number)
 
 
 def _sorted(be: Any, coords: tuple[Array, ...], shape: tuple[int, ...]) -> Survey | None:

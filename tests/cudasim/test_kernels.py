@@ -206,6 +206,26 @@ def test_coalesce_plan_tails(cp, nnz):
     check_plan(cp, positions_in((9, 11), nnz), (9, 11))
 
 
+@pytest.mark.parametrize("index", INDEX)
+@pytest.mark.parametrize("e", [1, 2, 33, 300])
+def test_touched_rows_of_tables_are_those_of_each(cp, e, index):
+    rng = np.random.default_rng(e)
+    sizes = (1, 7, 5000, e, 40)
+    ids = np.stack([rng.integers(0, n, e) for n in sizes]).astype(index)
+    ids[3] = rng.permutation(e)  # each once: no room is left between this table and the next
+    with cudasim.record_launches() as launches:
+        found = coalesce.touched_tables(cp.asarray(ids), max(sizes))
+    assert len(launches) < 32
+    for row, table in zip(ids, found, strict=True):
+        rows, perm, start, count = (a.get() for a in table)
+        wanted, runs = np.unique(row, return_counts=True)
+        u = len(wanted)
+        assert {a.dtype.name for a in table} == {index} and count == [u]
+        assert (rows[:u] == wanted).all()
+        assert (start[: u + 1] == np.r_[0, np.cumsum(runs)]).all()
+        assert (perm == np.argsort(row, kind="stable")).all()
+
+
 def test_coalesce_check(cp):
     for positions, wanted in (
         ([[0, 0, 1], [0, 1, 0]], 0),

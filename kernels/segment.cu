@@ -1,11 +1,12 @@
 // Reductions and softmax over segments: runs of consecutive entries, run i is offsets[i] to
 // offsets[i + 1]; values (n, width), row-major. `width` is that of trailing dimensions or heads.
 //
-//   reduce         sum, largest, log of the sum of exponentials of each segment, or how many of its
-//                  entries are equal to a number of its own
+//   reduce         sum, largest, product, log of the sum of exponentials of each segment, or how many
+//                  of its entries are equal to a number of its own
 //   softmax        softmax or log_softmax within each segment, in one pass
 //   softmax_grad   out * (g - sum(g * out)), or g - exp(out) * sum(g), likewise
 //   largest_grad   the gradient of the largest, shared by those that are, absent zeros among them
+//   product_grad   the gradient of the product: for each entry the product of all others
 //   spread         offsets -> the row of its segment for every entry, or the segment itself
 //
 // Mapping   A group of `lanes` lanes takes a segment and a block of columns: `columns` lanes (up
@@ -20,11 +21,16 @@
 //           goes on to the right. `join` adds the pieces of each in order, and for softmax `apply`
 //           then writes. No list of long segments is made, so nothing waits for its length; where
 //           n <= tile there are none and these kernels are not launched.
+// Products  of all others: nothing is divided, so zeros do no harm. Each lane goes up its entries,
+//           leaving at each the product of those before, and down again with that of those after;
+//           shuffles bring it the products of the other lanes, `others` those of other tiles.
 // Bytes     reduce n width s + segments (width s + i); softmax twice n width s, and a third time
-//           what does not fit in registers; its gradient three times n width s.
+//           what does not fit in registers; its gradient three times n width s; that of products
+//           twice n width s, and three times n width a (a: bytes of what it computes in).
 // Numbers   fp16 and bf16 are computed in fp32. No atomics: the same bits from run to run. nan wins
 //           over all; an empty segment is 0, or the lowest number there is for `largest`.
-// Replaces  search, gather, exp, two scatters with atomics, divide: about eight passes of n width.
+// Replaces  of products: log2(longest) rounds of two gathers and a multiplication, and three times as
+//           many launches for the gradient. Of softmax: search, gather, exp, two scatters with atomics, divide: about eight passes of n width.
 
 template <typename A> struct SgLowest {
   static __device__ __forceinline__ A value();
@@ -35,6 +41,7 @@ template <> __device__ __forceinline__ float SgLowest<float>::value() {
 template <> __device__ __forceinline__ double SgLowest<double>::value() {
   return __longlong_as_double((long long)0xfff0000000000000ull);
 }
+template <> __device__ __forceinline__ unsigned char SgLowest<unsigned char>::value() { return 0; }
 template <> __device__ __forceinline__ int SgLowest<int>::value() { return -2147483647 - 1; }
 template <> __device__ __forceinline__ long long SgLowest<long long>::value() {
   return -9223372036854775807ll - 1;
@@ -85,6 +92,26 @@ template <typename A> struct SgState<A, 1> {  // largest
   }
   __device__ __forceinline__ void keep(A* to, long long) const { *to = top; }
   __device__ __forceinline__ void take(const A* from, long long) { top = *from; }
+};
+
+template <typename A> struct SgState<A, 4> {  // product
+  static const int FLIGHT = sizeof(A) == 4 ? 4 : 2;
+  A product;
+  __device__ __forceinline__ SgState() : product(A(1)) {}
+  static __device__ __forceinline__ A missing() { return A(1); }
+  template <int N> __device__ __forceinline__ void add(const A (&v)[N]) {
+    #pragma unroll
+    for (int i = 0; i < N; ++i) product *= v[i];
+  }
+  __device__ __forceinline__ void merge(const SgState& other) { product *= other.product; }
+  __device__ __forceinline__ A result(bool) const { return product; }
+  __device__ __forceinline__ SgState across(int lanes) const {
+    SgState other;
+    other.product = __shfl_xor_sync(SG_ALL_LANES, product, lanes);
+    return other;
+  }
+  __device__ __forceinline__ void keep(A* to, long long) const { *to = product; }
+  __device__ __forceinline__ void take(const A* from, long long) { product = *from; }
 };
 
 template <typename A> struct SgState<A, 3> : SgState<A, 0> {  // how many are equal to `wanted`
@@ -212,7 +239,7 @@ __device__ __forceinline__ A sg_with_zeros(A top, bool empty, long long absent) 
 }
 
 // wanted_or_null (segments, width): what entries are compared with, for OP 3, whose result goes to
-// `wide`: a count may not fit T. absent_or_null (segments,): zeros that OP 1 sees as well.
+// `wide`: a count may not fit T. absent_or_null (segments,): zeros that OP 1 and OP 4 see as well.
 template <typename T, typename I, int OP>
 __global__ void __launch_bounds__(256, SG_HALF)
 sg_segment_reduce(const T* __restrict__ values, const I* __restrict__ offsets, long long segments,
@@ -235,6 +262,7 @@ sg_segment_reduce(const T* __restrict__ values, const I* __restrict__ offsets, l
     A result = state.result(work.count == 0);
     if (OP == 1 && absent_or_null)
       result = sg_with_zeros(result, work.count == 0, absent_or_null[work.segment]);
+    if (OP == 4 && absent_or_null && absent_or_null[work.segment] > 0) result = A(0);
     if (OP == 3) wide_or_null[place] = result;
     else out_or_null[place] = SgNarrow<T>::from(result);
   }
@@ -437,6 +465,7 @@ sg_segment_join(const SG_ACC(T)* __restrict__ partial, const I* __restrict__ own
     A result = state.result(false);
     if (OP == 1 && absent_or_null)
       result = sg_with_zeros(result, false, absent_or_null[segment]);
+    if (OP == 4 && absent_or_null && absent_or_null[segment] > 0) result = A(0);
     if (whole_or_null) state.keep(whole_or_null + t * width + column, apart);
     else if (wide_or_null) wide_or_null[segment * width + column] = result;
     else out_or_null[segment * width + column] = SgNarrow<T>::from(result);
@@ -493,6 +522,117 @@ sg_segment_softmax_grad_apply(const T* __restrict__ g, const T* __restrict__ y,
     }
   }
 }
+
+// ---- products of all others
+
+// For entries first, first + step, ... of `count`, spread over lanes `columns` apart: write(e, the
+// product of value() of all the others). held(e): where a number may lie in between.
+template <typename A, typename Value, typename Held, typename Write>
+__device__ __forceinline__ void sg_each_others(int first, int count, int step, int columns,
+                                               int lanes, Value value, Held held, Write write) {
+  A all = A(1), others = A(1);
+  for (int e = first; e < count; e += step) {
+    held(e) = all;
+    all *= value(e);
+  }
+  for (int o = columns; o < lanes; o <<= 1) {
+    const A theirs = __shfl_xor_sync(SG_ALL_LANES, all, o);
+    others *= theirs;
+    all *= theirs;
+  }
+  if (first >= count) return;  // no collectives below
+  for (int e = first + (count - 1 - first) / step * step; e >= first; e -= step) {
+    const A before = held(e), v = value(e);
+    write(e, before * others);
+    others *= v;
+  }
+}
+
+// held (n, width): room for wide numbers, which is `out` where those are wide. absent (segments,):
+// zeros that are factors as well.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_segment_product_grad(const T* __restrict__ g, const T* __restrict__ values,
+                        const long long* __restrict__ absent, const I* __restrict__ offsets,
+                        long long segments, int width, int columns, int lanes, int tile,
+                        SG_ACC(T)* held, T* out) {
+  typedef SG_ACC(T) A;
+  const int lane = threadIdx.x & 31;
+  const long long total = segments * ((width + columns - 1) / columns);
+  for (long long base = (sg_thread() - lane) / lanes; base < total; base += sg_threads() / lanes) {
+    const SgSegmentWork work = sg_segment_work(offsets, base + lane / lanes, segments, width,
+                                               columns, lanes, tile);
+    const bool zero = work.live && absent[work.segment] > 0;
+    const A by = work.live ? A(sg_widen(g[work.segment * width + work.column])) : A(0);
+    const long long at = work.at, apart = width;
+    sg_each_others<A>(
+        work.stride, work.count, lanes / columns, columns, lanes,
+        [=](int e) { return A(sg_widen(__ldg(values + at + e * apart))); },
+        [=](int e) -> A& { return held[at + e * apart]; },
+        [=](int e, A others) {
+          out[at + e * apart] = SgNarrow<T>::from(zero ? A(0) : by * others);
+        });
+  }
+}
+
+// A warp for each tile where a long segment begins, and block of columns: for each of its pieces the
+// product of all others, to `whole`, in the place of that piece.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_segment_product_others(const SG_ACC(T)* __restrict__ partial, const I* __restrict__ owner,
+                          const I* __restrict__ offsets, long long n, int width, int columns,
+                          int tile, SG_ACC(T)* whole) {
+  typedef SG_ACC(T) A;
+  const int lane = threadIdx.x & 31, blocks = (width + columns - 1) / columns;
+  const long long tiles = (n + tile - 1) / tile;
+  for (long long at = sg_thread() >> 5; at < tiles * blocks; at += sg_threads() >> 5) {
+    const long long t = at / blocks, segment = owner[2 * t + 1];
+    if (segment < 0) continue;  // the whole warp
+    const int column = (int)(at - t * blocks) * columns + (lane & (columns - 1));
+    const long long last = ((long long)offsets[segment + 1] - 1) / tile;
+    const auto place = [=](int p) { return (2 * (t + p) + (p == 0)) * width + column; };
+    sg_each_others<A>(
+        lane / columns, column < width ? (int)(last - t) + 1 : 0, 32 / columns, columns, 32,
+        [=](int p) { return partial[place(p)]; }, [=](int p) -> A& { return whole[place(p)]; },
+        [=](int p, A others) { whole[place(p)] = others; });
+  }
+}
+
+// A warp for each piece of a long segment: the gradient there, by the products of other pieces.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_segment_product_grad_apply(const T* __restrict__ g, const T* __restrict__ values,
+                              const long long* __restrict__ absent, const I* __restrict__ owner,
+                              const I* __restrict__ offsets, long long n, int width, int columns,
+                              int tile, const SG_ACC(T)* __restrict__ whole, SG_ACC(T)* held,
+                              T* out) {
+  typedef SG_ACC(T) A;
+  const int lane = threadIdx.x & 31;
+  const long long tiles = (n + tile - 1) / tile;
+  for (long long piece = sg_thread() >> 5; piece < 2 * tiles; piece += sg_threads() >> 5) {
+    const long long segment = owner[piece], first = (piece >> 1) * tile;
+    if (segment < 0) continue;  // the whole warp
+    const long long begin = max((long long)offsets[segment], first);
+    const long long end = min(first + tile, (long long)offsets[segment + 1]);
+    const bool zero = absent[segment] > 0;
+    for (int block = 0; block < width; block += columns) {
+      const int column = block + (lane & (columns - 1));
+      const bool live = column < width;
+      const A by = live ? A(sg_widen(g[segment * width + column])) : A(0);
+      const A apart = live ? whole[piece * width + column] : A(0);
+      const long long at = begin * width + column, down = width;
+      sg_each_others<A>(
+          lane / columns, live ? (int)(end - begin) : 0, 32 / columns, columns, 32,
+          [=](int e) { return A(sg_widen(__ldg(values + at + e * down))); },
+          [=](int e) -> A& { return held[at + e * down]; },
+          [=](int e, A others) {
+            out[at + e * down] = SgNarrow<T>::from(zero ? A(0) : by * (apart * others));
+          });
+    }
+  }
+}
+
+// ---- by entries
 
 // Calls work(entry, segment, column) for every entry and column: a warp takes 256 entries, finds the
 // segments of the first and the last, and each lane searches between them for one of 32 at a time.

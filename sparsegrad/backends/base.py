@@ -18,9 +18,11 @@ import numpy as np
 from sparsegrad.backends import joins, krylov, solvers
 from sparsegrad.backends.checks import Checks
 from sparsegrad.backends.chosen import Chosen
+from sparsegrad.backends.degrees import Degrees
 from sparsegrad.backends.dense import Dense
 from sparsegrad.backends.philox import Draws
 from sparsegrad.backends.places import Places
+from sparsegrad.backends.products import Products
 from sparsegrad.backends.steps import Steps
 from sparsegrad.dtypes import accumulator, kind
 
@@ -45,10 +47,11 @@ class Survey(NamedTuple):
     runs: tuple[tuple[Array, ...], Array] | None
 
 
-class Backend(Checks, Chosen, Dense, Places, Steps, Draws):
+class Backend(Checks, Chosen, Degrees, Dense, Places, Products, Steps, Draws):
     """Array methods that NumPy's API lacks; pure-`xp` reference. Those of optimizers: `Steps`;
     of random numbers: `Draws`; of dense layers: `Dense`; of chosen entries: `Chosen`; checks of
-    indices: `Checks`; where entries lie: `Places`.
+    indices: `Checks`; where entries lie: `Places`; entries by the sums of lines: `Degrees`;
+    products of runs: `Products`.
 
     Sizes: a pattern is (m, n) with nnz entries, H stands for any number of head dimensions,
     D for trailing dense ones.

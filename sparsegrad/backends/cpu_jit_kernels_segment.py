@@ -154,6 +154,54 @@ def segment_amax_grad(ticket, cuts, indptr, absent, g, values, top, out):
                     out[e, j] = share if values[e, j] == high else 0
 
 
+@kernel(">n1 <n2 <I1 <n1 <F2 >F2")
+def segment_prod(ticket, cuts, indptr, zeros, values, out):
+    """out (s, D) = the products of the runs of values (nnz, D) and of `zeros` (s,) zeros."""
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            begin, end, row = int64(indptr[i]), int64(indptr[i + 1]), out[i]
+            if zeros[i] > 0:
+                row[:] = 0
+                continue
+            if row.size == 1:
+                product = values.dtype.type(1)
+                for e in range(begin, end):
+                    product *= values[e, 0]
+                row[0] = product
+                continue
+            row[:] = 1
+            for e in range(begin, end):
+                for j in range(row.size):
+                    row[j] *= values[e, j]
+
+
+@kernel(">n1 <n2 <I1 <n1 <F2 <F2 >F2")
+def segment_prod_grad(ticket, cuts, indptr, zeros, g, values, out):
+    """out (nnz, D) = g (s, D) times all other values of the run, and zeros: what comes before each,
+    then what comes after it."""
+    while True:
+        t = draw(ticket)
+        if t >= cuts.shape[0] - 1:
+            return
+        for i in range(cuts[t, 0], cuts[t + 1, 0]):
+            begin, end = int64(indptr[i]), int64(indptr[i + 1])
+            if zeros[i] > 0:
+                out[begin:end] = 0
+                continue
+            for j in range(values.shape[1]):
+                product = values.dtype.type(1)
+                for e in range(begin, end):
+                    out[e, j] = product
+                    product *= values[e, j]
+                product = g[i, j]
+                for e in range(end - 1, begin - 1, -1):
+                    out[e, j] *= product
+                    product *= values[e, j]
+
+
 @intrinsic
 def _bits(typingctx, value):
     """A float's bits as a signed integer of its size, and back."""

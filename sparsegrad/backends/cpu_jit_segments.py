@@ -170,6 +170,39 @@ class CpuJitSegments(Cpu):
         )
         return result(grad, values.dtype, values.shape)
 
+    def segment_prod(self, values: Array, runs: Any, zeros: Array) -> Array:
+        plan = self._segments(values, runs.indptr)
+        if plan is None:
+            return super().segment_prod(values, runs, zeros)
+        wide, indptr_, width = plan
+        cuts, _ = row_chunks(indptr_, False)
+        out = np.empty((len(indptr_) - 1, *values.shape[1:]), dtype=wide)
+        flat = array_of(values, wide, (len(values), width))
+        args = (cuts, indptr_, contiguous(zeros, I8), flat, out.reshape(len(out), width))
+        launch(kernel_of("segment_prod", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
+        return result(out, values.dtype, out.shape)
+
+    def segment_prod_grad(self, g: Array, values: Array, runs: Any, zeros: Array) -> Array:
+        plan = self._segments(values, runs.indptr)
+        if plan is None or g.dtype != values.dtype:
+            return super().segment_prod_grad(g, values, runs, zeros)
+        wide, indptr_, width = plan
+        cuts, _ = row_chunks(indptr_, False)
+        grad = memory.empty(values.shape, wide)
+        flat = (len(values), width)
+        args = (
+            cuts,
+            indptr_,
+            contiguous(zeros, I8),
+            array_of(g, wide, (len(g), width)),
+            array_of(values, wide, flat),
+            grad.reshape(flat),
+        )
+        launch(
+            kernel_of("segment_prod_grad", wide, indptr_.dtype), args, len(cuts) - 1, 4 * grad.size
+        )
+        return result(grad, values.dtype, values.shape)
+
     def segment_softmax(self, values: Array, indptr: Array) -> Array:
         plan = self._segments(values, indptr)
         if plan is None:

@@ -25,6 +25,7 @@ from sparsegrad.backends import cuda_random as philox
 from sparsegrad.backends import cuda_segment as segment
 from sparsegrad.backends import cuda_spmm as spmm
 from sparsegrad.backends.base import Array, Backend, Survey
+from sparsegrad.backends.cuda_degrees import CudaDegrees
 from sparsegrad.backends.cuda_dense import CudaDense
 from sparsegrad.backends.cuda_fused import CudaFused
 from sparsegrad.backends.cuda_rows import CudaRows, gather
@@ -57,7 +58,7 @@ def _falls_back(op: str, reason: str) -> Callable[..., Any]:
     return method
 
 
-class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaSelect):
+class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaSelect):
     """CuPy arrays on the current device.
 
     Of the contract, what is not here is the reference on CuPy: `sum`, `matmul` and `compress` are a
@@ -259,6 +260,16 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaSelect):
         if not g.dtype == values.dtype == out.dtype:
             return super().segment_amax_grad(g, values, out, indptr, absent)
         return segment.largest_grad(g, values, out, indptr, absent)
+
+    def segment_prod(self, values: Array, runs: Any, zeros: Array) -> Array:
+        if not segment.serves(segment.PRODUCT, values.dtype):
+            return super().segment_prod(values, runs, zeros)
+        return segment.reduce(values, runs.indptr, segment.PRODUCT, absent=zeros)
+
+    def segment_prod_grad(self, g: Array, values: Array, runs: Any, zeros: Array) -> Array:
+        if kind(values.dtype) != "f" or g.dtype != values.dtype:
+            return super().segment_prod_grad(g, values, runs, zeros)
+        return segment.product_grad(g, values, runs.indptr, zeros)
 
     def segment_logsumexp(self, values: Array, indptr: Array) -> Array:
         return segment.reduce(values, indptr, segment.LOGSUMEXP)

@@ -18,6 +18,7 @@ SIZES = {
     "double": 8,
     "int": 4,
     "long long": 8,
+    "unsigned char": 1,
     "unsigned short": 2,
     "unsigned int": 4,
     "unsigned long long": 8,
@@ -77,8 +78,12 @@ def _loads(values: Iterable[str], all_of_them: bool) -> tuple[tuple[str, ...], .
     )
 
 
-# <value, index, sum | largest | log of the sum of exponentials | how many are equal>
-_REDUCED = (*_product(_VALUE, _INDEX, (0, 1)), *_product(_FLOAT, _INDEX, (2, 3)))
+# <value, index, sum | largest | log of the sum of exponentials | how many are equal | product>
+_REDUCED = (
+    *_product(_VALUE, _INDEX, (0, 1, 4)),
+    *_product(_FLOAT, _INDEX, (2, 3)),
+    *_product(("unsigned char",), _INDEX, (1,)),  # bools
+)
 
 # <value, index, elements a load>: as many as registers hold of gradient, parameter and state.
 _STEPPED = (
@@ -121,6 +126,9 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
             ("unsigned short", "unsigned int", "unsigned long long"), _INDEX
         ),
         "sg_segment_largest_grad": _product(_FLOAT, _INDEX),
+        "sg_segment_product_grad": _product(_FLOAT, _INDEX),
+        "sg_segment_product_others": _product(_FLOAT, _INDEX),
+        "sg_segment_product_grad_apply": _product(_FLOAT, _INDEX),
     },
     "select": {
         "sg_select_compact": _product(_INDEX),

@@ -16,9 +16,11 @@ from sparsegrad.backends.cuda_kernels import (
 __all__ = [
     "LARGEST",
     "LOGSUMEXP",
+    "PRODUCT",
     "SUM",
     "expand",
     "largest_grad",
+    "product_grad",
     "reduce",
     "serves",
     "softmax",
@@ -28,7 +30,7 @@ __all__ = [
 
 Array = Any
 
-SUM, LARGEST, LOGSUMEXP, _TIES = range(4)  # as the kernels number them
+SUM, LARGEST, LOGSUMEXP, _TIES, PRODUCT = range(5)  # as the kernels number them
 _WORDS = {2: "uint16", 4: "uint32", 8: "uint64"}  # what rows of any dtype are read as
 _FLOAT = {"float16", "bfloat16", "float32", "float64"}
 _INDEX = {"int32", "int64"}
@@ -36,7 +38,10 @@ _INDEX = {"int32", "int64"}
 
 def serves(op: int, dtype: Any) -> bool:
     """Whether there are instances for values of this dtype."""
-    return dtype.name in _FLOAT or (op != LOGSUMEXP and dtype.name in _INDEX)
+    name = dtype.name
+    if name == "uint8":
+        return op == LARGEST
+    return name in _FLOAT or (op != LOGSUMEXP and name in _INDEX)
 
 
 def expand(offsets: Array, n: int) -> Array:
@@ -86,10 +91,11 @@ def spread(x: Array, offsets: Array, n: int) -> Array | None:
 def reduce(
     values: Array, offsets: Array, op: int, *, absent: Array | None = None, dtype: str | None = None
 ) -> Array:
-    """Sum, largest or log of the sum of exponentials of each segment: (n, *D) -> (s, *D).
+    """Sum, largest, product or log of the sum of exponentials of each segment: (n, *D) -> (s, *D).
 
-    Of an empty segment 0, or the lowest number there is. absent (s,), int64: as many zeros are
-    among those of which the largest is found, and it is 0 of none at all. `dtype="bfloat16"` says
+    Of an empty segment 0, or the lowest number there is, or for a product 1. absent (s,), int64: as
+    many zeros are among the factors, or among those of which the largest is found, and that is 0 of
+    none at all. `dtype="bfloat16"` says
     that uint16 arrays hold bfloat16.
     """
     import cupy
@@ -128,6 +134,29 @@ def largest_grad(
         out=grad,
     )
     return grad
+
+
+def product_grad(
+    g: Array, values: Array, offsets: Array, absent: Array, *, dtype: str | None = None
+) -> Array:
+    """The gradient of the product, and `absent` as in `reduce`: g (s, *D) times all other factors,
+    (n, *D)."""
+    import cupy
+
+    values, g = cupy.ascontiguousarray(values), cupy.ascontiguousarray(g)
+    out = cupy.empty_like(values)
+    if not out.size:
+        return out
+    call = _Call(values, offsets, dtype)
+    absent = absent.astype("int64", copy=False)
+    held = out if out.dtype == call.wide else cupy.empty(out.shape, call.wide)
+    common = {"g": g, "values": values, "absent": absent, "held": held, "out": out}
+    call.short("sg_segment_product_grad", **common)
+    if call.may_be_long:
+        partial, owner = call.parts(PRODUCT, values, None)
+        whole = call.others(partial, owner)
+        call.apply("sg_segment_product_grad_apply", owner, whole, **common)
+    return out
 
 
 def softmax(
@@ -281,6 +310,22 @@ class _Call:
             apart=self.apart,
             **results,
             whole_or_null=whole,
+        )
+        return whole
+
+    def others(self, partial: Array, owner: Array) -> Array:
+        """For each piece of a long segment, the product of the states of all others."""
+        import cupy
+
+        whole = cupy.empty_like(partial)
+        launch(
+            kernel("segment", "sg_segment_product_others", *self._types),
+            32 * self._tiles * self._blocks,
+            **self._common,
+            partial=partial,
+            owner=owner,
+            n=self._n,
+            whole=whole,
         )
         return whole
 

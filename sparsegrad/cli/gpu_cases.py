@@ -147,6 +147,11 @@ def _from_arrays(t: Inputs) -> Any:
     return sg.csr(indptr, indices, t.leaf(found.nnz), found.shape)
 
 
+def _products(t: Inputs) -> Any:
+    """Of numbers near 1, since one row is long."""
+    return sg.prod(abs(t.matrix(30, 1500)) ** 0.001, 1, include_zeros=False)
+
+
 def _graph(t: Inputs) -> Any:
     A = t.matrix(60, 60)
     return sg.gcn_norm(sg.symmetrize(A * A))
@@ -176,6 +181,7 @@ CASES = (
     Case("log_softmax of rows", lambda t: sg.log_softmax(t.matrix(), 1)),
     Case("sum of rows", lambda t: t.matrix().sum(1)),
     Case("max of rows", lambda t: t.matrix().amax(1)),
+    Case("product of rows", _products, WIDE),
     Case("csr of arrays", _from_arrays),
     Case("csr to csc", lambda t: t.matrix().to("csc")),
     Case("rows of sparse", lambda t: t.matrix()[3:20]),

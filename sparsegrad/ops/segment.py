@@ -1,14 +1,18 @@
-"""Sums and softmax over consecutive runs of rows: the numeric half of many sparse ops."""
+"""Sums, products, softmax over consecutive runs of rows: the numeric half of many sparse ops."""
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import Any
 
 from sparsegrad import backends
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.elementwise import exp_p
-from sparsegrad.ops.shape import as_argument
+from sparsegrad.ops.elementwise import exp_p, where_p
+from sparsegrad.ops.index import put_rows_p, take_p
+from sparsegrad.ops.shape import as_argument, cat_p, slice_p
+from sparsegrad.structure.plan_reduce import Halvings
 from sparsegrad.tensor import Tensor
 
 __all__ = ["segment_softmax", "segment_sum"]
@@ -72,7 +76,7 @@ segment_softmax_grad_p.defvjp(
 def segment_amax_p(be: Any, values: Any, *, indptr: Any, absent: Any) -> Any:
     """Maximum of each run and of as many zeros as `absent` (s,) says: (s, *D); 0 for neither."""
     if values.dtype.kind == "b":
-        return be.segment_amax(values.astype("int32"), indptr, absent).astype(bool)
+        return be.segment_amax(values.view("uint8"), indptr, absent).view(bool)
     return be.segment_amax(values, indptr, absent)
 
 
@@ -132,6 +136,55 @@ segment_log_softmax_grad_p.defvjp(
     dy=lambda g, y, indptr: g - _spread_dot(g, exp_p(y), indptr),
     y=lambda g, dy, y, indptr: -(exp_p(y) * g * _spread(dy, indptr)),
 )
+
+
+# ---- products ----------------------------------------------------------------------------------
+@primitive(promote="none")
+def segment_prod_p(be: Any, values: Any, *, runs: Halvings, zeros: Any) -> Any:
+    """Product of each run and of as many zeros as `zeros` (s,) says: (nnz, *D) -> (s, *D)."""
+    return be.segment_prod(values, runs, zeros)
+
+
+@primitive
+def segment_prod_grad_p(be: Any, dy: Any, values: Any, *, runs: Halvings, zeros: Any) -> Any:
+    """Its gradient: dy (s, *D) times all other factors, (nnz, *D). Nothing is divided: it is right
+    with any number of zeros."""
+    return be.segment_prod_grad(dy, values, runs, zeros)
+
+
+def _prod_grad_slope(g: Any, dy: Any, values: Any, runs: Halvings, zeros: Any) -> Any:
+    """The products of all other factors have a symmetric Jacobian, so this is how they change as
+    the values move along g: in rounds of pairs, in ops."""
+    none = (zeros > 0).reshape(-1, *(1,) * (dy.ndim - 1))
+    spread = segment_expand_p(where_p(0, dy, mask=none), indptr=runs.indptr, nnz=len(values))
+    xp, tail, dtype = backends.for_array(values.data).xp, values.shape[1:], values.dtype
+    x = cat_p(values, Tensor(xp.ones((1, *tail), dtype)), axis=0)
+    dx = cat_p(g, Tensor(xp.zeros((1, *tail), dtype)), axis=0)
+    levels = []
+    for left, right in runs.rounds:
+        (a, da), (b, db) = ((take_p(x, index=i), take_p(dx, index=i)) for i in (left, right))
+        levels.append((left, right, len(x), a, da, b, db))
+        x, dx = a * b, da * b + a * db
+    others, slope = Tensor(xp.ones(x.shape, dtype)), Tensor(xp.zeros(x.shape, dtype))
+    for left, right, n, a, da, b, db in reversed(levels):
+        pairs = ((left, b, db), (right, a, da))
+        slope = reduce(
+            add, [put_rows_p(slope * x + others * dx, index=i, n=n) for i, x, dx in pairs]
+        )
+        others = reduce(add, [put_rows_p(others * x, index=i, n=n) for i, x, _ in pairs])
+    return spread * slice_p(slope, axis=0, start=0, stop=len(values))
+
+
+def _prod_grad_rule(g: Any, dy_meta: Any, values: Any, runs: Halvings, zeros: Any) -> Any:
+    ones = Tensor(backends.for_array(values.data).xp.ones(dy_meta.shape, values.dtype))
+    others = segment_prod_grad_p(ones, values, runs=runs, zeros=zeros)
+    return segment_sum_p(g * others, indptr=runs.indptr)
+
+
+segment_prod_p.defvjp(
+    values=lambda g, values, runs, zeros: segment_prod_grad_p(g, values, runs=runs, zeros=zeros)
+)
+segment_prod_grad_p.defvjp(dy=_prod_grad_rule, values=_prod_grad_slope)
 
 
 # ---- public names ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from sparsegrad.ops.elementwise import where_p
 from sparsegrad.ops.index import getitem_p, put_rows_p, take_p
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, is_sparse, permute_p, reshape_p
 from sparsegrad.ops.sparse_index import selected
-from sparsegrad.structure import plan_select
+from sparsegrad.structure import plan_loops, plan_select
 
 __all__ = [
     "add_self_loops",
@@ -267,12 +267,7 @@ def add_self_loops(A: Any, weight: Any = 1) -> Any:
             f"{weight.shape}"
         )
 
-    def identity() -> Any:
-        ids = A.pattern.core.backend.xp.arange(n)
-        return plan_select.assemble(A.format, (ids, ids), (n, n)).pattern
-
-    # Kept on the pattern of A, so that the plan of the sum lives as long as both of them.
-    return A + wrap(weight, A.pattern.cached("identity", identity))
+    return A + wrap(weight, plan_loops.identity(A.pattern))
 
 
 @memory_for("remove_self_loops")

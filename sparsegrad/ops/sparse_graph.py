@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add, mul
 from typing import Any
 
-from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError, memory_for
-from sparsegrad.ops.index import take_p
-from sparsegrad.ops.reduce import sum as total
+from sparsegrad.ops.index import put_rows_p, take_p
 from sparsegrad.ops.segment import segment_amax_p
-from sparsegrad.ops.shape import reshape_p
-from sparsegrad.ops.sparse_diagonal import add_self_loops, check_matrix
+from sparsegrad.ops.sparse_diagonal import check_matrix
 from sparsegrad.ops.sparse_structure import coalesce
 from sparsegrad.structure import plan
 from sparsegrad.structure.pattern import Pattern
+from sparsegrad.structure.plan_loops import Loops, with_loops
 
 __all__ = ["gcn_norm", "row_normalize", "symmetrize"]
 
@@ -65,24 +65,73 @@ def _mirrored(pattern: Pattern) -> tuple[Pattern | None, Any, Any, Any]:
     return None if pattern.same_as(image) else merge.pattern, entries, merge.indptr, absent
 
 
-@primitive(promote="float", fuse=True)
-def inverse_degree_p(xp: Any, x: Any, *, root: bool) -> Any:
-    """1 / x, and 0 where x is 0; with `root` 1 / sqrt(x), and 0 where x is not positive."""
-    if root:
-        return xp.where(x > 0, 1 / xp.sqrt(xp.where(x > 0, x, 1)), 0)
-    return xp.where(x == 0, 0, 1 / xp.where(x == 0, 1, x))
+# ---- entries scaled by the sums of lines -------------------------------------------------------
+@primitive(promote="float", outputs=("y", "scale"))
+def by_degree_p(be: Any, x: Any, *, pattern: Pattern, loops: Loops | None, both: bool) -> Any:
+    """Entries x (nnz, *D) divided by the sum of their row; `both`: by the roots of the sums of the
+    rows that have the numbers of their row and column. And the scale of each row (m, *D), which
+    they were multiplied by. loops: x are those of A, the results those of A + I, on `pattern`."""
+    return be.by_degree(x, pattern, loops, both)
 
 
-@primitive(fuse=True)
-def inverse_degree_grad_p(xp: Any, dy: Any, y: Any, *, root: bool) -> Any:
-    return dy * (-0.5 * (y * y * y) if root else -(y * y))
+@primitive
+def by_degree_grad_p(
+    be: Any,
+    dy: Any,
+    dscale: Any,
+    y: Any,
+    scale: Any,
+    *,
+    pattern: Pattern,
+    loops: Loops | None,
+    both: bool,
+) -> Any:
+    """The gradient of x from both results and theirs. In row r and column c it is
+
+        dy * scale[r] - scale[r] * total[r]                              or, `both`,
+        dy * scale[r] * scale[c] - scale[r] ** 2 / 2 * total[r]
+
+    where total, of a row (and column), is the sum of y * dy, plus scale * dscale."""
+    return be.by_degree_grad(dy, dscale, y, scale, pattern, loops, both)
 
 
-inverse_degree_p.defvjp(x=lambda g, out, root: inverse_degree_grad_p(g, out, root=root))
-inverse_degree_grad_p.defvjp(
-    dy=lambda g, y, root: inverse_degree_grad_p(g, y, root=root),
-    y=lambda g, dy, y, root: g * dy * (-1.5 * (y * y) if root else -2 * y),
+by_degree_p.defvjp(
+    x=lambda g, y, scale, pattern, loops, both: by_degree_grad_p(
+        *g, y, scale, pattern=pattern, loops=loops, both=both
+    )
 )
+
+
+def _by_degree_curvature(
+    g: Any, dy: Any, dscale: Any, y: Any, scale: Any, pattern: Any, loops: Any, both: bool
+) -> tuple[Any, ...]:
+    row, n = pattern.row, scale.shape[0]
+    lines = (row, pattern.col) if both else (row,)
+    if loops is not None:
+        g = put_rows_p(g, index=loops.slots, n=pattern.nnz, distinct=loops.distinct)
+
+    def at(x: Any) -> list[Any]:
+        return [take_p(x, index=line) for line in lines]
+
+    def sums(values: list[Any]) -> Any:
+        return reduce(
+            add, [put_rows_p(v, index=i, n=n) for v, i in zip(values, lines, strict=True)]
+        )
+
+    scales, moved = at(scale), g * dy
+    weight = put_rows_p(g, index=row, n=n) * (-0.5 * scale if both else -1)
+    to_total = reduce(add, at(weight * scale))
+    total = sums([y * dy] * len(lines))
+    return (
+        g * reduce(mul, scales) + y * to_total,
+        weight * scale * scale,
+        dy * to_total,
+        sums([moved * s for s in reversed(scales)] if both else [moved])
+        + weight * (2 * total + 3 * scale * dscale if both else total + 2 * scale * dscale),
+    )
+
+
+by_degree_grad_p.defvjp(("dy", "dscale", "y", "scale"), _by_degree_curvature)
 
 
 def row_normalize(A: Any) -> Any:
@@ -94,17 +143,19 @@ def row_normalize(A: Any) -> Any:
     >>> sg.row_normalize(sg.csr([0, 2, 3], [0, 1, 0], [1.0, 3.0, 2.0], (2, 2))).values
     tensor([0.25, 0.75, 1.  ])
     """
+    from sparsegrad.sparse_tensor import wrap
+
     check_matrix("row_normalize", A)
-    scale = inverse_degree_p(total(A, dim=1), root=False)
-    return A * reshape_p(scale, shape=(A.shape[0], 1, *A.shape[2:]))
+    values, _ = by_degree_p(A.values, pattern=A.pattern, loops=None, both=False)
+    return wrap(values, A.pattern)
 
 
 @memory_for("gcn_norm")
 def gcn_norm(A: Any, self_loops: bool = True) -> Any:
     """D^-1/2 (A + I) D^-1/2 of an adjacency matrix (n, n), D = row sums of A + I; same format.
 
-    Every op in it is recorded: if A requires a gradient, training through the result gives one
-    at each edge, the effect of the edge on the degrees included. The index work (the pattern of
+    If A requires a gradient, training through the result gives one at each edge, the effect of the
+    edge on the degrees included. The index work (the pattern of
     A + I) is done once per pattern and kept on it. A row whose sum is not positive gives zeros.
 
     self_loops: False leaves out the I.
@@ -120,12 +171,13 @@ def gcn_norm(A: Any, self_loops: bool = True) -> Any:
     tensor([[0.5, 0.5],
             [0.5, 0.5]], dtype=float64)
     """
+    from sparsegrad.sparse_tensor import wrap
+
     if not getattr(A, "_is_sparse", False):
         raise TypeError(f"gcn_norm: A must be a SparseTensor, got {type(A).__name__}")
     if A.sparse_dim != 2 or A.dense_dim or A.shape[0] != A.shape[1]:
         raise ShapeError(f"gcn_norm: A must be a square matrix, got shape {A.shape}")
-    if dtypes.kind(A.dtype) not in "fc":
-        A = A.float()
-    loops = add_self_loops(A) if self_loops else A
-    scale = inverse_degree_p(total(loops, dim=1), root=True)
-    return loops * reshape_p(scale, shape=(-1, 1)) * scale
+    loops = with_loops(A.pattern) if self_loops else None
+    pattern = A.pattern if loops is None else loops.pattern
+    values, _ = by_degree_p(A.values, pattern=pattern, loops=loops, both=True)
+    return wrap(values, pattern)

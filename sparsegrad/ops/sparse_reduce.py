@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from sparsegrad import dtypes
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
-from sparsegrad.ops.elementwise import cast, div_p, mul_p, where_p
-from sparsegrad.ops.index import put_rows_p, take_p
+from sparsegrad.ops.elementwise import cast, div_p
+from sparsegrad.ops.index import put_rows_p
 from sparsegrad.ops.reduce import (
     amax_p,
     axes_of,
@@ -32,15 +32,16 @@ from sparsegrad.ops.segment import (
     segment_amax_p,
     segment_log_softmax_p,
     segment_logsumexp_p,
+    segment_prod_p,
     segment_softmax_p,
 )
-from sparsegrad.ops.shape import cat_p, permute_p, reshape_p
+from sparsegrad.ops.shape import permute_p, reshape_p
 from sparsegrad.ops.sparse_structure import apply_merge, coalesce, reorder_p
 from sparsegrad.ops.unary import abs_power_p, root_p
 from sparsegrad.structure import plan_reduce
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import Sums
-from sparsegrad.structure.plan_reduce import Groups
+from sparsegrad.structure.plan_reduce import Groups, Halvings
 from sparsegrad.tensor import Tensor
 
 __all__: list[str] = []
@@ -203,26 +204,17 @@ def sparse_prod(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
     `include_zeros`."""
     A = _once(A)
     split = _split("prod", A, dim, keepdim)
-    values = product(A.values, split.inner) if split.inner else A.values
     if len(split.left) == A.sparse_dim:
-        return _entrywise(A, split, values)
-    plan, values = _grouped(A, split.left, values)
-    steps = plan_reduce.halvings(A.pattern, split.left)
-    one = Tensor(A.pattern.core.backend.xp.ones((1, *values.shape[1:]), values.dtype))
-    values = cat_p(values, one, axis=0)
-    for left, right in steps.rounds:
-        values = mul_p(take_p(values, index=left), take_p(values, index=right))
-    out = take_p(values, index=steps.last)
-
-    def gone() -> Any:
-        """Runs with an absent zero; of stored entries alone, those that have none."""
-        if include_zeros:
-            return _absent(A, split, include_zeros) > 0
-        return _counts(A, split) == 0
-
-    mask = A.pattern.cached(("no product", split.left, include_zeros), gone)
-    out = where_p(0, out, mask=mask.reshape(-1, *(1,) * (out.ndim - 1)))
-    return _placed(A, split, plan, out)
+        return _entrywise(A, split, product(A.values, split.inner))
+    plan, values, indptr, each = _in_runs(A, split)
+    runs = A.pattern.cached(("product", split.left, each), lambda: Halvings(indptr))
+    if include_zeros:
+        zeros = _absent(A, split, include_zeros, each)
+    else:  # and what has no stored entry is 0
+        zeros = A.pattern.cached(
+            ("none", split.left), lambda: (_counts(A, split) == 0).astype("int64")
+        )
+    return _placed(A, split, plan, segment_prod_p(values, runs=runs, zeros=zeros))
 
 
 def sparse_norm(A: Any, p: float, dim: Any, keepdim: bool) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat, cat_p, pad_p, reshape_p, slice_p
-from sparsegrad.ops.sparse_index import selected, sparse_getitem
-from sparsegrad.ops.sparse_structure import split_dense, to_dense
+from sparsegrad.ops.sparse_index import selected, sparse_getitem, sparse_mask
+from sparsegrad.ops.sparse_structure import coalesce, split_dense, to_dense, to_format
 from sparsegrad.structure import plan, plan_select
 
 __all__ = ["block_diag"]
@@ -143,13 +144,9 @@ def _cat(*tensors: Any, axis: int) -> Any:
     lead = axis - first.sparse_dim + 1
     if all(A.pattern.same_as(first.pattern) for A in tensors):
         return first.with_values(cat_p(*(A.values for A in tensors), axis=lead))
-    total, start, width = None, 0, sum(A.shape[axis] for A in tensors)
-    for A in tensors:  # other entries: each padded with zeros, then a union
-        stop = start + A.shape[axis]
-        padded = pad_p(A.values, axis=lead, before=start, after=width - stop)
-        wide = A.with_values(padded)
-        total, start = wide if total is None else total + wide, stop
-    return total
+    parts = [coalesce(tensors[0]), *(coalesce(to_format(A, first.format)) for A in tensors[1:])]
+    either = reduce(lambda p, A: plan.union(p, A.pattern).pattern, parts[1:], parts[0].pattern)
+    return wrap(cat_p(*(sparse_mask(A, either).values for A in parts), axis=lead), either)
 
 
 def _joined(tensors: Sequence[Any], joined: plan_select.Select) -> Any:

@@ -8,7 +8,7 @@ from sparsegrad import backends
 from sparsegrad.structure.arrays import Array, Moves
 from sparsegrad.structure.pattern import Pattern
 
-__all__ = ["Groups", "Halvings", "groups", "halvings"]
+__all__ = ["Groups", "Halvings", "groups"]
 
 
 class Groups(NamedTuple):
@@ -59,24 +59,36 @@ def _build(pattern: Pattern, left: tuple[int, ...]) -> Groups:
     return Groups(moves, be.xp.concatenate((starts, end)), kept)
 
 
-class Halvings(NamedTuple):
-    """Rounds that multiply grouped entries pairwise until each run has one product left. Behind the
-    entries stands a 1, which every round leaves there.
+class Halvings:
+    """Runs with offsets `indptr`, and the rounds that multiply their entries pairwise until each
+    has one product left: O(nnz) work in all, found when somebody asks for it. Behind the entries
+    stands a 1, which every round leaves there.
 
     rounds: per round the positions of left and of right factors. last: the product of each run,
     the 1 for an empty one.
     """
 
-    rounds: list[tuple[Array, Array]]
-    last: Array
+    __slots__ = ("_found", "indptr")
+
+    def __init__(self, indptr: Array) -> None:
+        self.indptr = indptr
+        self._found: tuple[list[tuple[Array, Array]], Array] | None = None
+
+    @property
+    def rounds(self) -> list[tuple[Array, Array]]:
+        return self._halved()[0]
+
+    @property
+    def last(self) -> Array:
+        return self._halved()[1]
+
+    def _halved(self) -> tuple[list[tuple[Array, Array]], Array]:
+        if self._found is None:
+            self._found = _halve(self.indptr)
+        return self._found
 
 
-def halvings(pattern: Pattern, left: tuple[int, ...]) -> Halvings:
-    """The rounds of a product over the groups of `groups`: O(nnz) work in all."""
-    return pattern.cached(("halvings", left), lambda: _halve(groups(pattern, left).indptr))
-
-
-def _halve(indptr: Array) -> Halvings:
+def _halve(indptr: Array) -> tuple[list[tuple[Array, Array]], Array]:
     be = backends.for_array(indptr)
     xp = be.xp
     indptr = indptr.astype("int64")
@@ -91,4 +103,4 @@ def _halve(indptr: Array) -> Halvings:
         rounds.append((xp.concatenate((first, one)), xp.concatenate((second, one))))
         indptr = after
     filled = xp.diff(indptr) == 1
-    return Halvings(rounds, xp.where(filled, indptr[:-1], int(indptr[-1])))
+    return rounds, xp.where(filled, indptr[:-1], int(indptr[-1]))

@@ -176,6 +176,41 @@ def check_largest_grad(cp, dtype="float32", numbers=few_numbers, **options):
     return out
 
 
+def factors(rng, shape):
+    """So near 1 that thousands of them have a product; some are zeros."""
+    return np.where(rng.random(shape) < 0.002, 0, rng.uniform(0.97, 1.03, shape))
+
+
+def check_product(cp, dtype="float32", numbers=factors, **options):
+    """Also with absent zeros; 1 of nothing."""
+    (values,), (there,), offsets, offsets_there = drawn(cp, dtype=dtype, numbers=numbers, **options)
+    absent = absent_zeros(offsets.size - 1)
+    zeros = cp.asarray(absent)
+    got = segment.reduce(there, offsets_there, segment.PRODUCT, absent=zeros, dtype=dtype).get()
+    x = load(values, dtype)
+    for i, run in enumerate(runs(offsets)):
+        wanted = x[run].prod(0) * (absent[i] == 0)
+        agree(load(got[i], dtype), wanted, dtype, (run.stop - run.start) * 1e3)
+    return got
+
+
+def check_product_grad(cp, dtype="float32", numbers=factors, **options):
+    """Of all others, zeros among them; nothing with absent ones."""
+    (values,), (there,), offsets, offsets_there = drawn(cp, dtype=dtype, numbers=numbers, **options)
+    absent = absent_zeros(offsets.size - 1)
+    g = draw(np.random.default_rng(3), (offsets.size - 1, *values.shape[1:]), dtype)
+    arrays = (cp.asarray(g), there, offsets_there, cp.asarray(absent))
+    out = load(segment.product_grad(*arrays, dtype=dtype).get(), dtype)
+    x, g = load(values, dtype), load(g, dtype)
+    for i, run in enumerate(runs(offsets)):
+        ones = np.ones((1, *x.shape[1:]))
+        before = np.concatenate((ones, np.cumprod(x[run], 0)))[:-1]
+        after = np.concatenate((ones, np.cumprod(x[run][::-1], 0)))[:-1][::-1]
+        wanted = g[i] * before * after * (absent[i] == 0)
+        agree(out[run], wanted, dtype, (run.stop - run.start) * 1e3)
+    return out
+
+
 def check_spread(cp, dtype="float32", **options):
     """Each entry takes the row of its segment."""
     (_,), (_,), offsets, offsets_there = drawn(cp, dtype=dtype, **options)
@@ -190,6 +225,8 @@ def check_spread(cp, dtype="float32", **options):
 CHECKS = {
     "largest of few": check_largest_of_few,
     "largest_grad": check_largest_grad,
+    "product": check_product,
+    "product_grad": check_product_grad,
     "spread": check_spread,
     "sum": check_sum,
     "largest": check_largest,
@@ -278,6 +315,15 @@ def test_integers_are_compared_with_absent_zeros(cp):
         assert got.tolist() == [0, 0, -2, 5]
 
 
+def test_the_largest_of_bytes(cp):
+    for lengths in ("random", "long", "none"):
+        (values,), (there,), offsets, offsets_there = drawn(cp, lengths, dtype="int32")
+        values, there = (x.astype("uint8") for x in (values, there))
+        absent = cp.zeros(offsets.size - 1, "int64")
+        got = segment.reduce(there, offsets_there, segment.LARGEST, absent=absent).get()
+        assert got.tolist() == [int(values[run].max(initial=0)) for run in runs(offsets)]
+
+
 def test_spread_of_numbers_of_other_sizes(cp):
     offsets = cp.asarray([0, 2, 3])
     wide = cp.asarray([1, 2], "int64")
@@ -300,11 +346,13 @@ def test_launches(sim):
     """One kernel where no segment can be long, else at most four; nothing waits."""
     for lengths, few, many in (("random", 1, 1), ("long", 3, 4)):
         (_, _), (x, g), _, offsets = drawn(sim, lengths, count=2)
+        absent = sim.zeros(offsets.size - 1, "int64")
         before = cudasim.synchronisations()
         for wanted, run in (
             (few, lambda x=x, offsets=offsets: segment.reduce(x, offsets, segment.SUM)),
             (many, lambda x=x, offsets=offsets: segment.softmax(x, offsets)),
             (many, lambda x=x, g=g, offsets=offsets: segment.softmax_grad(g, x, offsets)),
+            (many, lambda x=x, o=offsets, a=absent: segment.product_grad(x[: a.size], x, o, a)),
             (1, lambda x=x, offsets=offsets: segment.spread(x, offsets, x.size)),
         ):
             with cudasim.record_launches() as launches:
@@ -343,6 +391,15 @@ MUTANTS = [  # text, what replaces it, what notices
     ("wanted_or_null, piece.segment * width", "wanted_or_null, 0",
      lambda cp: check_largest_grad(cp, lengths="long", numbers=None)),
     ("A(absent[segment])", "A(1)", lambda cp: check_largest_grad(cp, lengths="random")),
+    ("held(e) = all;", "held(e) = A(1);", lambda cp: check_product_grad(cp, lengths="long")),
+    ("others *= theirs;", "", lambda cp: check_product_grad(cp, lengths="middling")),
+    ("others *= v;", "", lambda cp: check_product_grad(cp, lengths="long")),
+    ("missing() { return A(1); }", "missing() { return A(0); }",
+     lambda cp: check_product(cp, lengths="random")),
+    ("by * (apart * others)", "by * others", lambda cp: check_product_grad(cp, lengths="exact")),
+    ("zero ? A(0) : by * others", "by * others",
+     lambda cp: check_product_grad(cp, lengths="random")),
+    ("+ (p == 0))", "+ 0)", lambda cp: check_product_grad(cp, lengths="long")),
     ("? to : from;", "? from : from;", lambda cp: check_spread(cp, lengths="random")),
     ("at - i * width);", "0);", lambda cp: check_spread(cp, lengths="random", dense=(3,))),
 ]  # fmt: skip

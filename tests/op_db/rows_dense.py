@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from op_db.case import Draw, OpCase, Sample
 from op_db.samples import *  # noqa: F403
 from sparsegrad.ops import elementwise, index, segment, shape
 from sparsegrad.structure.arrays import Moves, Runs
+from sparsegrad.structure.plan_reduce import Halvings
 
 E = elementwise
 
@@ -33,6 +35,33 @@ def of_tables(d: Draw) -> Iterator[Sample]:
     ):  # fmt: skip
         ids = [d.rng.integers(0, max(rows, 1), lead) for rows, _ in sizes]
         yield tuple(d.dense(*size) for size in sizes), {"index": np.stack(ids, -1)}
+
+
+def products(device: Any) -> dict[str, Any]:
+    """Runs of 4, 0, 2 and 3 factors; a zero is one of those of the last as well."""
+    be = sg.backends.for_device(device)
+    return {
+        "runs": Halvings(be.asarray(np.array([0, 4, 4, 6, 9]))),
+        "zeros": be.asarray(np.array([0, 0, 0, 2])),
+    }
+
+
+def zeroed(x: np.ndarray) -> np.ndarray:
+    """One zero in the first run; in the second column, if there is one, two of them."""
+    x[1] = 0
+    if x.ndim > 1:
+        x[2, 1:] = 0
+    return x
+
+
+def ref_products(x: np.ndarray) -> np.ndarray:
+    return np.stack([x[:4].prod(0), x[4:4].prod(0), x[4:6].prod(0), 0 * x[0]])
+
+
+def ref_products_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    run = [0, 0, 0, 0, 2, 2, 3, 3, 3]
+    rows = [[f for f in range(9) if run[f] == run[e] != 3 and f != e] for e in range(9)]
+    return np.stack([dy[run[e]] * x[rows[e]].prod(0) * (run[e] != 3) for e in range(9)])
 
 
 ROWS = [
@@ -205,6 +234,10 @@ ROWS = [
            bilinear=True),
     OpCase("segment_softmax", sg.segment_softmax, ref_segment_softmax, segments,
            "segment_softmax_p"),
+    OpCase("segment_prod", lambda x: segment.segment_prod_p(x, **products(x.device)), lambda x: ref_products(x),
+           lambda d: (((zeroed(x),), {}) for x in (d.away(9), d.away(9, 2), d.away(9, 0))), "segment_prod_p"),
+    OpCase("segment_prod_grad", lambda dy, x: segment.segment_prod_grad_p(dy, x, **products(x.device)), lambda dy, x: ref_products_grad(dy, x),
+           lambda d: (((dy, zeroed(x)), {}) for dy, x in ((d.dense(4), d.away(9)), (d.dense(4, 2), d.away(9, 2)))), "segment_prod_grad_p"),
     OpCase("segment_amax_grad",
            lambda dy: segment.segment_amax_grad_p(
                dy, values=np.array([3.0, 3, -1, 2, 0]), top=np.array([3.0, 0, 2, 0]),

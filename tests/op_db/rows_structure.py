@@ -1,5 +1,5 @@
 # ruff: noqa: E501, F405  (a row is read as a row)
-"""Rows of structural ops: indexing, shapes, joining, diagonals, graphs, pruning."""
+"""Rows of structural ops: indexing, shapes, joining, diagonals, pruning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 import sparsegrad as sg
 from op_db.case import FORMATS, Draw, OpCase, Sample, Sparse
 from op_db.samples import *  # noqa: F403
-from sparsegrad.ops import sparse_graph as G
 
 N = 10**6
 
@@ -129,15 +128,6 @@ def cubes(**options: Any) -> Callable[[Draw], Iterator[Sample]]:
     return lambda d: (((a,), {name: value}) for a in cube(d) for value in values)
 
 
-def square(d: Draw, heads: tuple[int, ...] = (), low: float | None = None) -> Iterator[Sample]:
-    for a in d.every_kind(4, 4, heads):
-        if a.shape[0] == a.shape[1]:
-            yield (
-                (Sparse(a.coords, a.values if low is None else np.abs(a.values) + low, a.shape),),
-                {},
-            )
-
-
 def joined(d: Draw, axis: int) -> Iterator[Sample]:
     for a, b in zip(d.every_kind(), Draw(7).every_kind(), strict=True):
         yield (a, b), {"dim": axis}
@@ -207,24 +197,6 @@ def ref_block_diag(*parts: np.ndarray) -> np.ndarray:
         out[i : i + p.shape[0], j : j + p.shape[1]] = p
         i, j = i + p.shape[0], j + p.shape[1]
     return out
-
-
-def ref_gcn_norm(a: np.ndarray) -> np.ndarray:
-    a = a + np.eye(len(a))
-    degree = a.sum(1)
-    scale = np.where(degree > 0, np.maximum(degree, 1e-30) ** -0.5, 0)
-    return a * scale[:, None] * scale
-
-
-def ref_row_normalize(a: np.ndarray) -> np.ndarray:
-    sums = a.sum(1, keepdims=True)
-    return np.divide(a, sums, out=np.zeros_like(a), where=sums != 0)
-
-
-def ref_symmetrize_max(a: Sparse) -> np.ndarray:
-    low = np.where(a.mask(), a.dense(), -np.inf)
-    both = np.maximum(low, low.T)
-    return np.where(np.isinf(both), 0, both)
 
 
 def ref_top_k(a: np.ndarray, k: int, dim: int | None = None, by: str = "magnitude") -> np.ndarray:
@@ -394,29 +366,6 @@ ROWS = [
     )),
     OpCase("remove_self_loops", sg.remove_self_loops, lambda a: ref_set_diagonal(a, 0), one_sparse_or_hybrid, None, FORMATS,
            bilinear=True, huge=lambda d: ((d.huge(),), {})),
-    # ---- graphs --------------------------------------------------------------------------------
-    *(
-        OpCase(f"symmetrize[{how}]", lambda a, how=how: sg.symmetrize(a, how), lambda a, s=s: (a + a.swapaxes(0, 1)) * s,
-               square, None, FORMATS, bilinear=True, huge=lambda d: ((d.huge(),), {}), errors=(
-            (lambda: sg.symmetrize(sg.coo([[0], [0]], [1.0], (2, 3))), sg.ShapeError, "symmetrize: A must be a square matrix"),
-            (lambda: sg.symmetrize(eye(), "min"), ValueError, "symmetrize: reduce must be"),
-        ))
-        for how, s in (("sum", 1), ("mean", 0.5))
-    ),
-    OpCase("symmetrize[max]", lambda a: sg.symmetrize(a, "max"), ref_symmetrize_max, square, None, FORMATS, raw=True,
-           huge=lambda d: ((d.huge(),), {})),
-    OpCase("symmetrize[max,bool]", lambda a: sg.symmetrize(a > 0, "max"), lambda a: (a > 0) | (a > 0).T, square, None, FORMATS, order=0),
-    OpCase("inverse_degree", lambda x: G.inverse_degree_p(x, root=True) - G.inverse_degree_p(x, root=False), lambda x: x**-0.5 - 1 / x, positive, "inverse_degree_p"),
-    OpCase("inverse_degree_grad", lambda dy, y: G.inverse_degree_grad_p(dy, y, root=True) - G.inverse_degree_grad_p(dy, y, root=False), lambda dy, y: dy * (y * y - y**3 / 2),
-           same_shape, "inverse_degree_grad_p"),
-    OpCase("gcn_norm", sg.gcn_norm, ref_gcn_norm, lambda d: square(d, low=0.1), None, FORMATS,
-           huge=lambda d: ((d.huge(),), {}), errors=(
-        (lambda: sg.gcn_norm(sg.coo([[0], [0]], [1.0], (2, 3))), sg.ShapeError, "gcn_norm: A must be a square matrix"),
-        (lambda: sg.gcn_norm(sg.ones(2, 2)), TypeError, "gcn_norm: A must be a SparseTensor"),
-    )),
-    OpCase("row_normalize", sg.row_normalize, ref_row_normalize,
-           lambda d: (((Sparse(a.coords, np.abs(a.values) + 0.5, a.shape),), {}) for h in ((), (2,)) for a in d.every_kind(heads=h)),
-           None, FORMATS, huge=lambda d: ((d.huge(),), {})),
     # ---- pruning -------------------------------------------------------------------------------
     OpCase("prune", lambda a: sg.prune(a, 4.5), lambda a: np.where(np.abs(a) > 4.5, a, 0),
            lambda d: (((a,), {}) for a in distinct(d)), None, FORMATS, huge=lambda d: ((d.huge(),), {}), errors=(

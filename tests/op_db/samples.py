@@ -40,6 +40,7 @@ __all__ = [
     "sparse_dense",
     "sparse_dense_heads",
     "sparse_reductions",
+    "square",
     "tensors",
     "two_sparse",
     "unary",
@@ -172,6 +173,15 @@ def sparse_reductions(d: Draw) -> Iterator[Sample]:
     for a in d.every_kind(heads=(2,)):
         for dim in (0, 2, (0, 2), (0, 1)):
             yield (a,), {"dim": dim}
+
+
+def square(d: Draw, heads: tuple[int, ...] = (), low: float | None = None) -> Iterator[Sample]:
+    for a in d.every_kind(4, 4, heads):
+        if a.shape[0] == a.shape[1]:
+            yield (
+                (Sparse(a.coords, a.values if low is None else np.abs(a.values) + low, a.shape),),
+                {},
+            )
 
 
 def sddmm_samples(d: Draw) -> Iterator[Sample]:

@@ -113,6 +113,6 @@ def test_what_rows_are_gathered_from_begins_with_a_cache_line():
     data = np.arange(SIZE + 3, dtype="f4")
     for start in range(3):  # wherever the data lie
         x = sg.tensor(data[start : start + SIZE].reshape(-1, 4), requires_grad=True)
-        assert address(x.numpy(force=True)) % 64 == 0 and x.is_contiguous()
-        assert (x.numpy(force=True).ravel() == data[start : start + SIZE]).all()
-    assert address(sg.zeros(SIZE).numpy()) % 64 == 0
+        assert address(x.data) % 64 == 0 and x.is_contiguous()
+        assert (x.data.ravel() == data[start : start + SIZE]).all()
+    assert address(sg.zeros(SIZE).data) % 64 == 0

@@ -29,7 +29,7 @@ class Checks:
             raise outside(name, int(index[at]), at, bound)
 
     def ids_by_table(
-        self, name: str, ids: Array, bounds: tuple[int, ...], dtype: Any, later: bool = False
+        self, name: str, ids: Array, bounds: tuple[int, ...], dtype: np.dtype, later: bool = False
     ) -> Array:
         """A copy of ids (e, f), a column for each of f tables, listed by table: (f, e), in a dtype
         that holds them. PatternError, as from `check_indices`, unless those of a table lie in

@@ -153,7 +153,10 @@ class CpuJitSteps(Cpu):
         index = [none if a is None else contiguous(a, rows.dtype) for a in (rows, perm, indptr)]
         unused = np.empty((0, 0), p.dtype)
         wide = [unused if a is None else a.reshape(len(p), width) for a in (p, *state)]
-        entries = _rows(values, p.dtype, width)
+        if self._pays(values.size, _CHUNK):
+            entries = _rows(values, p.dtype, width)
+        else:
+            entries = contiguous(values, p.dtype).reshape(len(values), width)
         cuts = _cuts(len(rows), index[2], width)
         args = (cuts, *index, entries, *factors, *wide, *rest)
         kernel = _kernel(name, p.dtype, rows.dtype)
@@ -178,8 +181,7 @@ def _rows(values: Array, dtype: np.dtype, width: int) -> Array:
     size = dtype.itemsize
     apart, rest = divmod(values.strides[0], size)
     part = values.ndim == 2 and values.strides[1] == size and values.flags.aligned
-    few = values.size < _CHUNK  # which are copied as fast
-    if few or not part or values.dtype != dtype or apart <= width or rest:
+    if not part or values.dtype != dtype or apart <= width or rest:
         return contiguous(values, dtype).reshape(len(values), width)
     shape = len(values), apart
     return np.lib.stride_tricks.as_strided(values, shape, values.strides, writeable=False)

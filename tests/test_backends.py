@@ -452,38 +452,6 @@ def test_ids_by_table(be, index, dtype):
         be.ids_by_table("op", ids, bounds, dtype)
 
 
-@pytest.mark.parametrize("be", [pytest.param(REFERENCE, id="reference"), *FAST])
-@pytest.mark.parametrize("index", ["i4", "i8"])
-@pytest.mark.parametrize("dtype", [*FLOATS, *OTHERS, "c8", "u1"])
-def test_gather_of_tables(be, index, dtype):
-    rng = np.random.default_rng(0)
-    for widths in [(1,), (3, 16, 0, 19), (64, 1, 7)]:
-        tables = [whole(rng, (rng.integers(1, 300), w), dtype) for w in widths]
-        ids = np.stack([rng.integers(0, len(x), 601) for x in tables]).astype(index)
-        want = np.concatenate([x[i] for x, i in zip(tables, ids, strict=True)], 1)
-        same(be.gather_tables(tables, ids), want)
-        same(be.gather_tables([np.asfortranarray(x) for x in tables], ids), want)
-        same(be.gather_tables(tables, ids[:, :0]), want[:0])
-    ids[1, 600] = 300
-    with pytest.raises(IndexError):
-        be.gather_tables(tables, ids)
-
-
-@pytest.mark.parametrize("be", [pytest.param(REFERENCE, id="reference"), *FAST])
-@pytest.mark.parametrize("index", ["i4", "i8", "u1"])
-@pytest.mark.parametrize("dtype", ["i4", "i8"])
-def test_ids_by_table(be, index, dtype):
-    bounds, dtype = (7, 200, 30), np.dtype(dtype)
-    ids = np.stack([np.arange(600) % n for n in bounds], 1).astype(index)
-    for given in (ids, np.asfortranarray(ids), ids[:1], ids[:0]):
-        found = be.ids_by_table("op", given, bounds, dtype)
-        same(found, given.T.astype(dtype))
-        assert found.flags.c_contiguous and not np.shares_memory(found, given)
-    ids[[30, 31], [1, 0]] = 200
-    with pytest.raises(PatternError, match=r"op of table 0: index 200 at position 31 is outside"):
-        be.ids_by_table("op", ids, bounds, dtype)
-
-
 @pytest.mark.parametrize("be", FAST)
 @pytest.mark.parametrize("index", ["i4", "i8"])
 @pytest.mark.parametrize("dtype", [*FLOATS, *OTHERS])
@@ -876,33 +844,6 @@ def test_steps_of_many_tables_are_those_of_each(threads, name):
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_steps_of_many_tables_are_those_of_each(threads, name):
-    """To the bit, whichever thread makes them; gradients are parts of one array."""
-    rng = np.random.default_rng(0)
-    factors = ADAM if name == "adam" else SgdFactors(0.1, 0, 0.1, False)
-    whole_g = rng.standard_normal((3000, 5 * 16)).astype("f4")
-    rows = np.unique(rng.integers(0, 9000, 3000)).astype("i4")
-    entries = [np.ascontiguousarray(whole_g[: len(rows), 16 * f : 16 * f + 16]) for f in range(5)]
-    grads = [whole_g[: len(rows), 16 * f : 16 * f + 16] for f in range(5)]
-    found = []
-    for n in (0, 1, 2):
-        tables = [np.full((9000, 16), f, "f4") for f in range(5)]
-        state = [[np.ones_like(p) for _ in range(2 * (name == "adam"))] for p in tables]
-        steps = [
-            (factors, p, RowGradient(rows, None, None, g), *s)
-            for p, g, s in zip(tables, grads if n else entries, state, strict=True)
-        ]
-        if n:
-            threads(n)
-            CpuJit().rows_of_many(name, steps)
-        else:
-            for step in steps:
-                getattr(CpuJit(), f"{name}_rows")(*step)
-        found.append([a.tobytes() for _, p, _, *held in steps for a in (p, *held)])
-    assert found[0] == found[1] == found[2]
-
-
 @pytest.mark.parametrize("be", FAST)
 @steps
 @pytest.mark.parametrize("shape", [(0, 3), (7,), (5, 0), (5, 3), (6, 2, 4), (70_001,)])
@@ -939,9 +880,6 @@ def test_steps_of_rows(be, name, factors, wide, by_row, shape, dtype):
         RowGradient(rows.astype("i8"), None, None, summed),
         RowGradient(rows[:0], perm[:0], None, values[:0]),
     ]
-    if p.ndim == 2:  # a part of the gradient of several tables
-        part = np.pad(values, ((0, 0), (2, 1)), constant_values=9)[:, 2:-1]
-        gradients.append(RowGradient(rows, perm, indptr, part))
     if p.ndim == 2:  # a part of the gradient of several tables
         part = np.pad(values, ((0, 0), (2, 1)), constant_values=9)[:, 2:-1]
         gradients.append(RowGradient(rows, perm, indptr, part))

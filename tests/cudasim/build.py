@@ -97,22 +97,49 @@ def compile_kernels(
     library = cache_dir() / f"kernels-{key}.so"
     if not library.exists():
         generated = source.lstrip().startswith(_CUPY_GENERATED)
-        text = f'#line 1 "{"cupy_generated.cu" if generated else "kernel.cu"}"\n{source}\n'
+        name = "cupy_generated.cu" if generated else "kernel.cu"
+        text = f'#line 1 "{name}"\n{source}\n'
         language = ["-x", "c++", "-", "-include", DEVICE / "cudasim.h", f"-I{DEVICE}"]
         preprocessed = run([CXX, "-E", *language, *_COMMON, *options], text)
-        kernels = plain_kernels(preprocessed)
+        headers, own = _split(preprocessed, name) if generated else ("", preprocessed)
+        kernels = plain_kernels(own)
         kernels += [kernel for kernel in instances if kernel not in kernels]
-        text = translate(preprocessed) + "".join(map(entry_points, kernels))
+        text = translate(own) + "".join(map(entry_points, kernels))
         if check:
             level = CHECK_BOUNDS if generated else CHECK_ALL
             text += f'\nextern "C" {{ extern const int sim_check_level = {level}; }}\n'
+        language = ["-x", "c++-cpp-output", "-"]
+        if headers:
+            language = ["-x", "c++", "-", "-include", _compiled_headers(headers, flags)]
         made = library.with_suffix(f".{os.getpid()}")
         # -Bsymbolic: kernels of one name in two libraries must not meet.
         linking = ["-shared", "-Wl,-Bsymbolic", "-o", made]
         # The sanitizer flags are for compiling only: when linking they would add the libraries.
         unit = made.with_suffix(f".{os.getpid()}.o")
-        run([CXX, "-c", "-x", "c++-cpp-output", "-", "-o", unit, *flags], text)
+        run([CXX, "-c", *language, "-o", unit, *flags], text)
         run([CXX, *linking, unit])
         unit.unlink()
         _publish(made, library)
     return library, {instance: symbol(instance) for instance in instances}
+
+
+def _split(preprocessed: str, name: str) -> tuple[str, str]:
+    """What a text includes, and the text itself, which the preprocessor comes back to."""
+    last = preprocessed.rfind(f'"{name}" 2\n')
+    start = preprocessed.rfind("\n", 0, last) + 1
+    return preprocessed[:start], preprocessed[start:]
+
+
+def _compiled_headers(text: str, flags: Sequence[str]) -> Path:
+    """Headers, preprocessed, as g++ reads them fastest: CuPy generates hundreds of small kernels,
+    and most of the time of each would go into reading the same 800 kB."""
+    header = cache_dir() / f"headers-{_digest(CXX, text, flags)}.h"
+    compiled = header.with_suffix(".h.gch")
+    if not compiled.exists():
+        made = header.with_suffix(f".{os.getpid()}")
+        made.write_text(translate(text))
+        parts = made.with_suffix(f".{os.getpid()}.gch")
+        run([CXX, "-x", "c++-header", made, "-o", parts, *flags])
+        _publish(made, header)
+        _publish(parts, compiled)
+    return header

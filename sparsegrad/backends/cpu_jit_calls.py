@@ -154,6 +154,8 @@ def row_chunks(indptr: Array, split: bool) -> tuple[Array, Array]:
     chunks = tasks_of(int(indptr[-1]) + indptr.size - 1)
     cuts = np.empty((chunks + 1, 2), dtype=np.int64)
     kernel_of("cut_rows", indptr.dtype)(indptr, chunks, split, cuts)
+    if not split:
+        return cuts, np.empty(0, dtype=np.int64)
     carried = np.flatnonzero(cuts[:-1, 1] < np.minimum(indptr[cuts[:-1, 0]], cuts[1:, 1]))
     return cuts, carried
 

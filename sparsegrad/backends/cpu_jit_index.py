@@ -7,7 +7,7 @@ import numpy as np
 from sparsegrad import memory
 from sparsegrad.backends.base import Array, Survey
 from sparsegrad.backends.cpu import Cpu
-from sparsegrad.backends.cpu_jit_calls import I4, I8, inside, kernel_of, same_index, tasks_of
+from sparsegrad.backends.cpu_jit_calls import I4, I8, NONE, inside, kernel_of, same_index, tasks_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_sort import blocks_of, sort_entries
 
@@ -115,11 +115,12 @@ class CpuJitIndex(Cpu):
         arrays = same_index(*coords) if self._pays(coords[0].size, _MIN_SCAN) else None
         if arrays is None:
             return super().copy_coords(name, coords, shape, dtype)
+        kernel, tasks = kernel_of("copy_ids", arrays[0].dtype, dtype), tasks_of(arrays[0].size)
         copies, wrong = tuple(np.empty(ids.size, dtype) for ids in arrays), np.zeros(1, I8)
-        for ids, bound, out in zip(arrays, shape, copies, strict=True):
-            tasks = tasks_of(ids.size)
-            args = (tasks, ids, bound, out, wrong)
-            launch(kernel_of("copy_ids", ids.dtype, dtype), args, tasks, 2 * ids.size)
+        lists = [*zip(arrays, shape, copies, strict=True), (NONE[arrays[0].dtype], 0, NONE[dtype])]
+        for (one, m, to_one), (two, n, to_two) in zip(lists[:-1:2], lists[1::2], strict=True):
+            args = (tasks, one, two, m, n, to_one, to_two, wrong)
+            launch(kernel, args, tasks, 4 * one.size)
         if wrong[0]:
             self.check_coords(name, coords, shape)  # which says what is wrong and where
         return copies, None

@@ -10,6 +10,7 @@ from sparsegrad.backends.cpu_jit_vector import (
     WIDE,
     ahead,
     draw,
+    inlined,
     kernel,
     load,
     prefetch_l2,
@@ -55,20 +56,28 @@ def extremes(index):
     return int64(low), int64(high)
 
 
-@kernel(">n1 n <K1 n >I1 >n1", "KI")
-def copy_ids(ticket, tasks, ids, bound, out, wrong):
-    """out (nnz,) = ids. Sets `wrong` (1,) for an id outside [0, bound)."""
-    n = int64(ids.size)
+@inlined(set())
+def _copy_ids(ids, bound, out):
+    """out = ids; whether one lies outside [0, bound)."""
+    outside = int32(0)
+    for e in range(ids.size):  # no branch: vector code
+        outside |= int32(uint64(ids[e]) >= uint64(bound))
+        out[e] = ids[e]
+    return outside > 0
+
+
+@kernel(">n1 n <K1 <K1 n n >I1 >I1 >n1", "KI")
+def copy_ids(ticket, tasks, one, two, m, n, to_one, to_two, wrong):
+    """Copies of two lists of ids, or of one, the other being empty. Sets `wrong` (1,) where an id
+    of `one` lies outside [0, m), or of `two` outside [0, n)."""
+    count = int64(one.size)
     while True:
         t = draw(ticket)
         if t >= tasks:
             return
-        begin, end = t * n // tasks, (t + 1) * n // tasks
-        source, target, outside = ids[begin:end], out[begin:end], int32(0)
-        for e in range(source.size):  # no branch: vector code
-            outside |= int32(uint64(source[e]) >= uint64(bound))
-            target[e] = source[e]
-        if outside:
+        begin, end = t * count // tasks, (t + 1) * count // tasks
+        outside = _copy_ids(one[begin:end], m, to_one[begin:end])
+        if outside | _copy_ids(two[begin:end], n, to_two[begin:end]):
             wrong[0] = 1
 
 

@@ -9,7 +9,7 @@ from numba.extending import intrinsic, overload
 from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel, prefetch
 
 _NARROW = 16  # columns below which a loop over them is too short for vector code
-_AHEAD = uint64(32)  # entries between fetching a value and using it
+_AHEAD = uint64(64)  # entries between fetching a value and using it
 _1, _2, _3, _4 = uint64(1), uint64(2), uint64(3), uint64(4)
 
 
@@ -56,7 +56,7 @@ def sum_runs(ticket, cuts, indptr, perm, values, out):
     """out (s, 1) = the sums of the runs of values[perm], four at a time, or two where most runs are
     single: whether a short run goes on is a toss-up, on which no branch may depend."""
     zero, last = values.dtype.type(0), uint64(perm.size - 1)
-    vs, outs, pairs = values.ravel(), out.ravel(), 2 * perm.size < 3 * out.size
+    vs, outs, pairs = values.ravel(), out.ravel(), perm.size < 2 * out.size
     while True:
         t = draw(ticket)
         if t >= cuts.shape[0] - 1:

@@ -184,8 +184,8 @@ def _rank(keys, n, reach, rank):
             rank[e] += int32(up - down)
 
 
-@kernel(">n1 <n1 n n >n1 >n1 >I1", "I")
-def sort_buckets(ticket, starts, low, width, words, distinct, perm):
+@kernel(">n1 n <n1 n n >n1 >n1 >I1", "I")
+def sort_buckets(ticket, tasks, starts, low, width, words, distinct, perm):
     """Sort each bucket: perm (nnz,) = the positions of its words. distinct (buckets,): how many
     keys it has, and its first words then are these, before where the last of each stands in `perm`;
     an empty array if nobody asks.
@@ -198,78 +198,80 @@ def sort_buckets(ticket, starts, low, width, words, distinct, perm):
     one, two = np.empty(0, np.int64), np.empty(0, np.int64)
     keys, rank = np.empty(0, np.int32), np.empty(0, np.int32)
     while True:
-        t = draw(ticket)
-        if t >= starts.size - 1:
+        task, buckets = draw(ticket), starts.size - 1
+        if task >= tasks:
             return
-        base, here = uint64(starts[t]), words[starts[t] : starts[t + 1]]
-        n = uint64(here.size)
-        if n == 0:
-            if distinct.size > 0:
-                distinct[t] = 0
-            continue
-        if uint64(one.size) < n:
-            one, two = np.empty(n, np.int64), np.empty(n, np.int64)
-        there, spare = one, two
-        bits = uint64(1)
-        while _1 << (bits + _1) <= n and bits < uint64(_LEAD):
-            bits += _1
-        bits = min(bits, uint64(low))
-        shift = w + uint64(low) - bits
-        most = _count(here, n, shift, bits, lead)
-        near = shift > w and most <= _NEAR and low < 32
-        if shift > w and not near:
-            passes = (shift - w + uint64(_DIGIT) - _1) // uint64(_DIGIT)
-            digit, at = (shift - w + passes - _1) // passes, w
-            while at < shift:
-                digit = min(digit, shift - at)
-                if _count(here, n, at, digit, counts) < n:
-                    _move(here, there, n, at, digit, counts)
-                    here, there, spare = there, spare, there
-                at += digit
-        if most < n:
-            _move(here, there, n, shift, bits, lead)
-            here, there, spare = there, spare, there
-        if near:
-            if uint64(rank.size) < n:
-                keys, rank = np.empty(n + _PAD + _PAD, np.int32), np.empty(n, np.int32)
+        for t in range(task * buckets // tasks, (task + 1) * buckets // tasks):
+            base, here = uint64(starts[t]), words[starts[t] : starts[t + 1]]
+            n = uint64(here.size)
+            if n == 0:
+                if distinct.size > 0:
+                    distinct[t] = 0
+                continue
+            if uint64(one.size) < n:
+                one, two = np.empty(n, np.int64), np.empty(n, np.int64)
+            there, spare = one, two
+            bits = uint64(1)
+            while _1 << (bits + _1) <= n and bits < uint64(_LEAD):
+                bits += _1
+            bits = min(bits, uint64(low))
+            shift = w + uint64(low) - bits
+            most = _count(here, n, shift, bits, lead)
+            near = shift > w and most <= _NEAR and low < 32
+            if shift > w and not near:
+                passes = (shift - w + uint64(_DIGIT) - _1) // uint64(_DIGIT)
+                digit, at = (shift - w + passes - _1) // passes, w
+                while at < shift:
+                    digit = min(digit, shift - at)
+                    if _count(here, n, at, digit, counts) < n:
+                        _move(here, there, n, at, digit, counts)
+                        here, there, spare = there, spare, there
+                    at += digit
+            if most < n:
+                _move(here, there, n, shift, bits, lead)
+                here, there, spare = there, spare, there
+            if near:
+                if uint64(rank.size) < n:
+                    keys, rank = np.empty(n + _PAD + _PAD, np.int32), np.empty(n, np.int32)
+                for e in range(n):
+                    keys[_PAD + e] = uint64(here[e]) >> w
+                _rank(keys, n, most, rank)
+                for e in range(n):
+                    there[uint64(rank[e])] = here[e]
+                here, there, spare = there, spare, there
+            listed = perm[base : base + n]
+            if distinct.size == 0:
+                for e in range(n):
+                    listed[e] = uint64(here[e]) & place
+                continue
+            # Without a branch: whether two keys are equal is a toss-up.
+            run, before = base, uint64(here[0]) >> w
             for e in range(n):
-                keys[_PAD + e] = uint64(here[e]) >> w
-            _rank(keys, n, most, rank)
-            for e in range(n):
-                there[uint64(rank[e])] = here[e]
-            here, there, spare = there, spare, there
-        listed = perm[base : base + n]
-        if distinct.size == 0:
-            for e in range(n):
-                listed[e] = uint64(here[e]) & place
-            continue
-        # Without a branch: whether two keys are equal is a toss-up.
-        run, before = base, uint64(here[0]) >> w
-        for e in range(n):
-            word = uint64(here[e])
-            listed[e] = word & place
-            key = word >> w
-            run += uint64(key != before)
-            before = key
-            words[run] = (key << w) | (base + e)
-        distinct[t] = run + _1 - base
+                word = uint64(here[e])
+                listed[e] = word & place
+                key = word >> w
+                run += uint64(key != before)
+                before = key
+                words[run] = (key << w) | (base + e)
+            distinct[t] = run + _1 - base
 
 
-@kernel(">n1 <n1 <n1 n n n <n1 >I1 >I1 >I1", "I")
-def list_runs(ticket, starts, firsts, bits, low, width, words, major, minor, offsets):
+@kernel(">n1 n <n1 <n1 n n n <n1 >I1 >I1 >I1", "I")
+def list_runs(ticket, tasks, starts, firsts, bits, low, width, words, major, minor, offsets):
     """Distinct keys (u,) and where the run of each ends, offsets[1:] (u,), from what `sort_buckets`
     left. `firsts` (buckets + 1,): the number of the first run of every bucket."""
     w, cols, place = uint64(width), (_1 << uint64(bits)) - _1, (_1 << uint64(width)) - _1
     while True:
-        t = draw(ticket)
-        if t >= starts.size - 1:
+        task, buckets = draw(ticket), starts.size - 1
+        if task >= tasks:
             return
-        first, end = firsts[t], firsts[t + 1]
-        mine, ends = words[starts[t] :], offsets[first + 1 : end + 1]
-        i, j, top = major[first:end], minor[first:end], uint64(t) << uint64(low)
-        for e in range(uint64(i.size)):
-            i[e] = (uint64(mine[e]) >> w | top) >> uint64(bits)
-        for e in range(uint64(ends.size)):
-            ends[e] = (uint64(mine[e]) & place) + _1
-        for e in range(uint64(j.size)):
-            j[e] = (uint64(mine[e]) >> w | top) & cols
+        for t in range(task * buckets // tasks, (task + 1) * buckets // tasks):
+            first, end = firsts[t], firsts[t + 1]
+            mine, ends = words[starts[t] :], offsets[first + 1 : end + 1]
+            i, j, top = major[first:end], minor[first:end], uint64(t) << uint64(low)
+            for e in range(uint64(i.size)):
+                i[e] = (uint64(mine[e]) >> w | top) >> uint64(bits)
+            for e in range(uint64(ends.size)):
+                ends[e] = (uint64(mine[e]) & place) + _1
+            for e in range(uint64(j.size)):
+                j[e] = (uint64(mine[e]) >> w | top) & cols

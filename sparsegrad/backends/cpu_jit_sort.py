@@ -15,6 +15,7 @@ __all__ = ["SortedEntries", "blocks_of", "sort_entries"]
 
 _BUCKET = 10  # bits of the entries in a bucket, on average: it is sorted within the L1 cache
 _BUCKETS = 10  # bits of their number at most: as many lines of memory are written to at once
+_SHARES = 32  # tasks of neighbouring buckets for each thread: it fetches memory ahead of itself
 
 
 def blocks_of(n: int, digits: int) -> int:
@@ -47,9 +48,10 @@ class SortedEntries(NamedTuple):
         offsets = np.empty(u + 1, wide)
         offsets[0] = 0
         shift = self.bits[1] if len(self.bits) == 2 else 0
-        args = (self.starts, firsts, shift, self.low, self.width, self.words)
+        tasks = min(self.distinct.size, _SHARES * get_num_threads())
+        args = (tasks, self.starts, firsts, shift, self.low, self.width, self.words)
         kernel = kernel_of("list_runs", wide)
-        launch(kernel, (*args, major, minor, offsets), self.distinct.size, 4 * self.words.size)
+        launch(kernel, (*args, major, minor, offsets), tasks, 4 * self.words.size)
         if len(self.bits) < 3:
             return (major, minor)[: len(self.bits)], offsets
         coords: list[Array] = []
@@ -87,8 +89,9 @@ def sort_entries(
     args = (*key, width, counts, words)
     launch(kernel_of("move_to_buckets", major.dtype), args, blocks, 4 * nnz)
     distinct = np.empty(buckets if runs else 0, I8)
-    order = (starts, low, width, words, distinct, perm)
-    launch(kernel_of("sort_buckets", perm.dtype), order, buckets, 8 * nnz)
+    tasks = min(buckets, _SHARES * get_num_threads())
+    order = (tasks, starts, low, width, words, distinct, perm)
+    launch(kernel_of("sort_buckets", perm.dtype), order, tasks, 8 * nnz)
     return SortedEntries(perm, words, starts, distinct, bits, low, width)
 
 

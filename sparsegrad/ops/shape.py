@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -97,6 +98,32 @@ pad_p.defvjp(
     ),
     sparse_g=True,
 )
+
+
+@primitive
+def blocks_p(be: Any, *xs: Any, axis: int) -> Any:
+    """xs (n, ..., m, ...) one after the other along axis 0 and along `axis` at once, with zeros
+    elsewhere: (sum of n, ..., sum of m, ...)."""
+    shape = list(xs[0].shape)
+    shape[0], shape[axis] = (builtins.sum(x.shape[a] for x in xs) for a in (0, axis))
+    out, first, start = be.xp.zeros(shape, xs[0].dtype), 0, 0
+    for x in xs:
+        rows = out[first : first + x.shape[0]]
+        rows[(slice(None),) * axis + (slice(start, start + x.shape[axis]),)] = x
+        first, start = first + x.shape[0], start + x.shape[axis]
+    return out
+
+
+def _block_slices(g: Any, xs_meta: Any, axis: int, needs: tuple[bool, ...]) -> list[Any]:
+    rows = _split(g, xs_meta, 0, needs)
+    ends = itertools.accumulate(meta.shape[axis] for meta in xs_meta)
+    return [
+        None if part is None else slice_p(part, axis=axis, start=stop - meta.shape[axis], stop=stop)
+        for part, meta, stop in zip(rows, xs_meta, ends, strict=True)
+    ]
+
+
+blocks_p.defvjp(xs=_block_slices)
 
 
 # ---- public names ------------------------------------------------------------------------------

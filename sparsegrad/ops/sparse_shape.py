@@ -8,9 +8,17 @@ from functools import reduce
 from typing import Any
 
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.shape import as_argument, broadcast_p, cat, cat_p, pad_p, reshape_p, slice_p
-from sparsegrad.ops.sparse_index import selected, sparse_getitem, sparse_mask
-from sparsegrad.ops.sparse_structure import coalesce, split_dense, to_dense, to_format
+from sparsegrad.ops.shape import (
+    as_argument,
+    blocks_p,
+    broadcast_p,
+    cat_p,
+    pad_p,
+    reshape_p,
+    slice_p,
+)
+from sparsegrad.ops.sparse_index import selected, sparse_getitem
+from sparsegrad.ops.sparse_structure import apply_merge, split_dense, to_dense
 from sparsegrad.structure import plan, plan_select
 
 __all__ = ["block_diag"]
@@ -144,9 +152,13 @@ def _cat(*tensors: Any, axis: int) -> Any:
     lead = axis - first.sparse_dim + 1
     if all(A.pattern.same_as(first.pattern) for A in tensors):
         return first.with_values(cat_p(*(A.values for A in tensors), axis=lead))
-    parts = [coalesce(tensors[0]), *(coalesce(to_format(A, first.format)) for A in tensors[1:])]
-    either = reduce(lambda p, A: plan.union(p, A.pattern).pattern, parts[1:], parts[0].pattern)
-    return wrap(cat_p(*(sparse_mask(A, either).values for A in parts), axis=lead), either)
+    return reduce(lambda A, B: _beside(A, B, lead), tensors)
+
+
+def _beside(A: Any, B: Any, axis: int) -> Any:
+    """Values of different entries along their `axis`: each padded with zeros, then a union."""
+    merge = plan.union(A.pattern, B.pattern)
+    return wrap(apply_merge(blocks_p(A.values, B.values, axis=axis), merge), merge.pattern)
 
 
 def _joined(tensors: Sequence[Any], joined: plan_select.Select) -> Any:
@@ -191,12 +203,7 @@ def block_diag(*tensors: Any) -> Any:
         if len(tensors) == 1:
             return tensors[0]
         return _joined(tensors, plan_select.block_diagonal([A.pattern for A in tensors]))
-    width, start, rows = sum(A.shape[1] for A in tensors), 0, []
-    for A in tensors:
-        stop = start + A.shape[1]
-        rows.append(pad_p(A, axis=1, before=start, after=width - stop))
-        start = stop
-    return cat(rows)
+    return blocks_p(*tensors, axis=1)
 
 
 from sparsegrad.sparse_tensor import wrap  # noqa: E402  (the one import cycle)

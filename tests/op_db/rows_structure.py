@@ -312,7 +312,7 @@ ROWS = [
         (lambda: sg.block_diag(eye(), sg.ones(2, 2)), TypeError, "block_diag: sparse and dense"),
         (lambda: sg.block_diag([eye(), eye()[0]]), sg.ShapeError, r"block_diag: expected matrices, got tensors\[1\]: \(2,\)"),
     )),
-    OpCase("block_diag", sg.block_diag, ref_block_diag, lambda d: iter([((d.dense(2, 3), d.dense(1, 1), d.dense(0, 2)), {})]), bilinear=True),
+    OpCase("block_diag", sg.block_diag, ref_block_diag, lambda d: iter([((d.dense(2, 3), d.dense(1, 1), d.dense(0, 2)), {})]), "blocks_p", bilinear=True),
     # ---- diagonals -----------------------------------------------------------------------------
     OpCase("diagonal[sparse]", sg.diagonal, lambda a, offset: np.moveaxis(np.diagonal(a, offset), -1, 0),
            lambda d: (((a,), {"offset": k}) for h in ((), (2,)) for a in d.every_kind(heads=h) for k in (0, 1, -2, 9)),

@@ -26,6 +26,7 @@ from bench.peers import (
 
 __all__ = [
     "coalesce",
+    "columns",
     "dense_adam",
     "embedding",
     "epoch",
@@ -39,6 +40,7 @@ __all__ = [
     "spmm_max",
     "spmm_transposed",
     "square",
+    "tables",
 ]
 
 
@@ -274,12 +276,44 @@ def embedding(p: Any, width: int) -> list[Peer]:
     return [Peer("torch SparseAdam", make)]
 
 
-def _optimizer(name: str, table: Any) -> Any:
+def columns(p: Any, count: int, width: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Tables (n, width), and ids (batch, count), n in all."""
+    starts = np.arange(count) * (p.x.shape[1] - width) // count
+    batch = p.n // count
+    ids = p.ids[: batch * count].reshape(batch, count)
+    return [np.ascontiguousarray(p.x[:, at : at + width]) for at in starts], ids
+
+
+def tables(p: Any, count: int, width: int) -> list[Peer]:
+    """`embedding` of many tables, one after the other."""
+
+    def make(device: str) -> Call:
+        import torch
+
+        raw, ids = columns(p, count, width)
+        weights = [_torch(x, device).clone().requires_grad_() for x in raw]
+        index = [_torch(np.ascontiguousarray(column), device) for column in ids.T]
+        optimizer = _optimizer("Adam", *weights)
+        lookup = torch.nn.functional.embedding
+
+        def run() -> Any:
+            optimizer.zero_grad()
+            rows = [lookup(i, w, sparse=True) for i, w in zip(index, weights, strict=True)]
+            (torch.cat(rows, 1) ** 2).sum().backward()
+            optimizer.step()
+            return weights[-1]
+
+        return run
+
+    return [Peer("torch SparseAdam", make)]
+
+
+def _optimizer(name: str, *tables: Any) -> Any:
     import torch
 
     if name == "Adam":  # its eps is added before the bias correction: this one is ours in a step
-        return torch.optim.SparseAdam([table], lr=0.01, eps=1e-8 * math.sqrt(1 - 0.999))
-    return getattr(torch.optim, name)([table], lr=0.01)
+        return torch.optim.SparseAdam(tables, lr=0.01, eps=1e-8 * math.sqrt(1 - 0.999))
+    return getattr(torch.optim, name)(tables, lr=0.01)
 
 
 def _stepping(optimizer: Any, table: Any) -> Call:

@@ -14,6 +14,7 @@ from bench.gpu_measure import Call, Case
 __all__ = ["training"]
 
 WIDTH = 64  # of the rows of a table
+TABLES, NARROW = 26, 16  # of a log of clicks
 CLASSES = 16
 
 
@@ -24,6 +25,7 @@ def training(p: Any) -> list[Case]:
         *(_rows(p, cls) for cls in (optim.SGD, optim.Adagrad, optim.RowwiseAdagrad, optim.Adam)),
         _dense(p),
         _embedding(p),
+        _tables(p),
         _epoch(p, "GCN", lambda: [nn.GCNConv(128, 64), nn.GCNConv(64, CLASSES)]),
         _epoch(p, "GAT", lambda: [_gat(128, 8, 8), _gat(64, CLASSES)]),
     ]
@@ -87,6 +89,27 @@ def _embedding(p: Any) -> Case:
         return run
 
     return Case("embedding step with Adam, n ids", make, tol=1e-4, peers=peers.embedding(p, WIDTH))
+
+
+def _tables(p: Any) -> Case:
+    """The same of many tables, an id of each for every sample."""
+
+    def make(device: str, dtype: str) -> Call:
+        raw, ids = peers.columns(p, TABLES, NARROW)
+        tables = [sg.tensor(x.astype(dtype), device=device, requires_grad=True) for x in raw]
+        optimizer = sg.optim.Adam(tables, lr=0.01)
+        index = sg.tensor(ids, device=device)
+
+        def run() -> sg.Tensor:
+            optimizer.zero_grad()
+            (sg.embedding_collection(tables, index) ** 2).sum().backward()
+            optimizer.step()
+            return tables[-1]
+
+        return run
+
+    name = f"{TABLES} tables: embedding step with Adam, n ids"
+    return Case(name, make, tol=1e-4, peers=peers.tables(p, TABLES, NARROW))
 
 
 def _epoch(p: Any, name: str, layers: Callable[[], list[sg.nn.Module]]) -> Case:

@@ -277,7 +277,7 @@ def test_traffic_is_compared_with_what_the_memory_gives(document):
 
 
 def test_scaling(tmp_path):
-    found = scaling.run([2_000, 4_000], [("random", 4), ("near", 3)])
+    found = scaling.run([2_000, 4_000], [("random", 4), ("near", 3)], processes=1)
     assert [(s["columns"], s["width"]) for s in found["series"]] == [("random", 4), ("near", 3)]
     random, near = ([row["nnz"] for row in s["rows"]] for s in found["series"])
     assert random == [2_000, 4_000] and near == [10 * 6**3, 10 * 7**3]

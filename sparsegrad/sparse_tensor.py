@@ -65,7 +65,8 @@ class SparseTensor(Operators):
     requires_grad: make the values a leaf that requires a gradient.
     device: where to put it; by default where values and indices are. Where only one of them is on
         a GPU, the other follows.
-    check, copy: validate the indices against `shape`; copy them.
+    check, copy: validate the indices against `shape` (wrong ones that were let in may crash the
+        process); copy them.
 
     Raises PatternError or ShapeError for arguments that do not fit.
 

@@ -192,8 +192,8 @@ class Cpu(Backend):
 
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
         (m, n), (k, dtype) = pattern.shape, (x.shape[-1], x.dtype)
-        plain = values.shape == (pattern.nnz,) and x.shape == (n, k) and dtype != np.float16
-        if not plain or dtype.kind not in "fc":
+        plain = values.shape == (pattern.nnz,) and x.shape == (n, k)
+        if not plain or dtype.char not in "fdgFDG":
             return super().spmm(pattern, values, x)
         if (out := nearly_full.spmm(self, pattern, values, x)) is not None:
             return out

@@ -36,11 +36,13 @@ class CpuJitProducts(Cpu):
         raise NotImplementedError
 
     def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
+        pairs = joins.count(np, left, right)
+        if not (pairs and self._pays(pairs, _MIN_PAIRS)):
+            return super().spgemm_pattern(left, right)
+        m, n = left.shape[0], right.shape[1]
         sides = [side.sorted_rows()[:2] for side in (left, right)]
         index = np.dtype(np.result_type(*(lines[0].dtype for lines in sides)))
-        m, n = left.shape[0], right.shape[1]
-        pairs = joins.count(np, left, right)
-        if index not in _INDEX or not (pairs and self._pays(pairs, _MIN_PAIRS)):
+        if index not in _INDEX:
             return super().spgemm_pattern(left, right)
         arrays = [contiguous(x, index) for lines in sides for x in lines]
         starts = running(_work(arrays[0], arrays[1], arrays[2]))

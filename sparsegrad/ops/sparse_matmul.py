@@ -159,14 +159,14 @@ def spmm(
         A = coalesce(A)
     if reduce in ("max", "min") and "c" in (A.dtype.kind, x.dtype.kind):
         raise DtypeError(f"spmm: complex numbers have no {reduce}; got {A.dtype}, {x.dtype}")
-    if A.sparse_dim > 2:
+    sizes, heads, dims = A.pattern.shape, A.values.data.shape[1:], x.data.shape
+    if len(sizes) > 2:
         return _sparse_batch("spmm", A, x, reduce, False)
-    heads = A.values.shape[1:]
-    if A.sparse_dim == 2 and x.ndim > 2 and not heads and x.shape[-2] == A.shape[1]:
+    if len(sizes) == 2 and len(dims) > 2 and not heads and dims[-2] == sizes[1]:
         return _dense_batch(A, x, reduce)
-    fits = A.sparse_dim == 2 and x.ndim >= 1 and x.shape[0] == A.pattern.shape[1]
-    vector = x.ndim == 1 and not heads
-    if not fits or not (vector or (x.ndim == 2 + len(heads) and x.shape[1:-1] == heads)):
+    fits = len(sizes) == 2 and len(dims) >= 1 and dims[0] == sizes[1]
+    vector = len(dims) == 1 and not heads
+    if not fits or not (vector or (len(dims) == 2 + len(heads) and dims[1:-1] == heads)):
         raise ShapeError(f"spmm: shapes do not fit; got A: {A.shape}, x: {x.shape}")
     if vector and reduce == "sum":
         return spmm_p(A.values, x, pattern=A.pattern)

@@ -87,6 +87,8 @@ class Intersection(NamedTuple):
 def coalesce(pattern: Pattern) -> Merge:
     """Unique entries in canonical order (column-major for CSC, else row-major)."""
     runs = _survey(pattern)
+    if pattern.is_coalesced:
+        return Merge(pattern, None, None)
     target, perm = pattern.canonical()
     if pattern.core.unique:
         return Merge(target, perm, None)

@@ -8,7 +8,7 @@ cache holds, the worst case there is; between neighbours, as in meshes, images a
 most rows of X are read again soon. Results larger than `pool_size_limit`, 512 MiB, are new memory
 in every step, which the system clears page by page; so steps are timed with a limit above them all
 too. A size runs in a process of its own, so that its peak of resident memory is its own; a small
-one in several, of which the fastest counts: how much of it the last cache holds is a matter of luck.
+one in several, of which the fastest counts: how much of it lies in the last cache is luck.
 """
 
 from __future__ import annotations

@@ -105,6 +105,7 @@ by_degree_p.defvjp(
 def _by_degree_curvature(
     g: Any, dy: Any, dscale: Any, y: Any, scale: Any, pattern: Any, loops: Any, both: bool
 ) -> tuple[Any, ...]:
+    """Of all inputs of `by_degree_grad_p`, in ops: derivatives of any order follow."""
     row, n = pattern.row, scale.shape[0]
     lines = (row, pattern.col) if both else (row,)
     if loops is not None:
@@ -155,8 +156,8 @@ def gcn_norm(A: Any, self_loops: bool = True) -> Any:
     """D^-1/2 (A + I) D^-1/2 of an adjacency matrix (n, n), D = row sums of A + I; same format.
 
     If A requires a gradient, training through the result gives one at each edge, the effect of the
-    edge on the degrees included. The index work (the pattern of
-    A + I) is done once per pattern and kept on it. A row whose sum is not positive gives zeros.
+    edge on the degrees included. The index work (the pattern of A + I) is done once per pattern and
+    kept on it. A row whose sum is not positive gives zeros.
 
     self_loops: False leaves out the I.
 

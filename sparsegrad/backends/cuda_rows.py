@@ -347,40 +347,33 @@ def _gather_tables(tables: Sequence[Array], index: Array) -> Array | None:
     """`Backend.gather_tables`; None as for `gather`."""
     import cupy
 
-    dtype, n = tables[0].dtype, index.shape[1]
-    sizes = [x.shape[1] * dtype.itemsize for x in tables]
-    size = _WORD.itemsize
-    if index.dtype.name not in ("int32", "int64") or any(
-        bytes_ % size or not x.flags.c_contiguous or x.data.ptr % size
-        for x, bytes_ in zip(tables, sizes, strict=True)
-    ):
+    size, odd = _WORD.itemsize, 0
+    for x in tables:
+        odd |= x.shape[1] * x.itemsize | x.data.ptr  # the least bit that is set anywhere counts
+    whole = odd % size == 0 and all(x.flags.c_contiguous for x in tables)
+    if not whole or index.dtype.name not in ("int32", "int64"):
         return None
-    index = cupy.ascontiguousarray(index)
-    out = cupy.empty((n, sum(x.shape[1] for x in tables)), dtype)
     load = 4
-    while any(bytes_ % (load * size) for bytes_ in sizes) or any(
-        x.data.ptr % (load * size) for x in tables
-    ):
+    while odd % (load * size):
         load //= 2
-    made, column = [], 0
-    for x, ids, bytes_ in zip(tables, index, sizes, strict=True):
-        width = bytes_ // size
+    index = cupy.ascontiguousarray(index)
+    sources: list[dict[str, Any]] = []
+    total = 0
+    for x, ids in zip(tables, index, strict=True):
+        width = x.shape[1] * x.itemsize // size
         if x.size:
-            fields = {"x": x, "index": ids, "limit": len(x), "width": width, "column": column}
-            made.append(fields | {"lanes": min(32, power_of_two(-(-width // load)))})
-        column += width
-    for start in range(0, len(made), SOURCES):
-        some = made[start : start + SOURCES]
-        warps = (-(-n * table["lanes"] // (4 * 32)) for table in some)
+            fields = {"x": x, "index": ids, "limit": len(x), "width": width, "column": total}
+            sources.append(fields | {"lanes": min(32, power_of_two(-(-width // load)))})
+        total += width
+    n = index.shape[1]
+    out = cupy.empty((n, sum(x.shape[1] for x in tables)), tables[0].dtype)
+    gather = kernel(
+        "rows", "sg_rows_gather_tables", ctype_of(_WORD), ctype_of(index.dtype), str(load)
+    )
+    for start in range(0, len(sources), SOURCES):
+        some = sources[start : start + SOURCES]
+        warps = (-(-n * fields["lanes"] // (4 * 32)) for fields in some)
         packed, threads = _packed("SgSources", some, warps)
-        launch(
-            kernel(
-                "rows", "sg_rows_gather_tables", ctype_of(_WORD), ctype_of(index.dtype), str(load)
-            ),
-            threads,
-            tables=packed,
-            n=n,
-            total=column,
-            out=out.reshape(-1).view(_WORD),
-        )
+        words = out.reshape(-1).view(_WORD)
+        launch(gather, threads, tables=packed, n=n, total=total, out=words)
     return out

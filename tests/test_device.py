@@ -124,8 +124,8 @@ def simulated() -> bool:
 
 
 class Kept(Placed):
-    """A sample whose patterns and index arrays are the same in every call: their index work is
-    done."""
+    """A sample whose patterns, index arrays and masks are the same in every call: their index work
+    is done, and nothing that makes them is counted."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -137,11 +137,12 @@ class Kept(Placed):
         return wrap(values, self.kept[id(a)])
 
     def _placed(self, value: Any) -> Any:
-        if not isinstance(value, np.ndarray):
+        if not isinstance(value, np.ndarray | Sparse):
             return super()._placed(value)
-        if id(value) not in self.kept:
-            self.kept[id(value)] = super()._placed(value)
-        return self.kept[id(value)]
+        key = -id(value)  # a pattern is kept under the number itself
+        if key not in self.kept:
+            self.kept[key] = super()._placed(value)
+        return self.kept[key]
 
 
 def launches(call: Kept) -> tuple[list[str], list[str]]:
@@ -165,20 +166,6 @@ def launches(call: Kept) -> tuple[list[str], list[str]]:
 # that take more: why, and how many of either.
 LAUNCHES = 4
 MORE = {
-    "values say which entries stay; duplicates are summed first": """
-        prune 5 2; prune[hybrid] 5 1; nonzero[sparse] 5 0; getitem[sparse mask] 10 1;
-        getitem[own mask] 8 2
-    """,
-    "sorted by row or column and by value, then chosen": """
-        top_k[None,value] 7 1; top_k[None,magnitude] 7 1; top_k[0,value] 8 1;
-        top_k[0,magnitude] 8 1; top_k[1,value] 8 1; top_k[1,magnitude] 8 1
-    """,
-    "several ops in a row, each of few launches": """
-        where[sparse] 5 4; where[mask] 22 7;
-        bitwise_and[sparse,sparse] 5 0; bitwise_or[sparse,sparse] 5 0;
-        bitwise_xor[sparse,sparse] 5 0; logical_and[sparse,sparse] 5 0;
-        logical_or[sparse,sparse] 5 0; logical_xor[sparse,sparse] 5 0
-    """,
     # cuSPARSE's triangular solve is an analysis of pattern and values, and a solve, each of launches
     # whose number depends on the matrix; and the simulator has no stand-in for it.
     "solved on the host, or by as many products as it takes": """

@@ -72,6 +72,12 @@ def test_indexing_is_that_of_dense_tensors(A: sg.SparseTensor, data: Any) -> Non
     same(A, x, out, x[tuple(index)])
 
 
+@given(matrices())
+def test_the_positive_cells_of_a_matrix(A: sg.SparseTensor) -> None:
+    x = dense_leaf(A)
+    same(A, x, A[A.detach() > 0], x[x.detach() > 0])
+
+
 @given(matrices(), st.data())
 def test_chains_of_structural_ops(A: sg.SparseTensor, data: Any) -> None:
     x = dense_leaf(A)

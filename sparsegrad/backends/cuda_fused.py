@@ -3,7 +3,7 @@ not fuse, reading by index, as kernels that it generates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -29,6 +29,23 @@ class CudaFused(Backend):
             flat = out.reshape(-1).view(words)
             rows = cupy.ascontiguousarray(x).reshape(-1).view(words)
             _gather_or_zero(rows, index, len(x), flat.size // index.size, flat)
+        return out
+
+    def pick(self, mask: Array, a: Array, left: Array, b: Array, right: Array) -> Array:
+        out = cupy.empty(mask.shape, a.dtype)
+        if out.size:
+            words = _WORDS[min(a.itemsize, 8)]
+            flat = out.reshape(-1).view(words)
+            rows = (cupy.ascontiguousarray(x).reshape(-1).view(words) for x in (a, b))
+            each = flat.size // out.size
+            sizes = len(a), len(b), flat.size // len(out), each
+            _pick(cupy.ascontiguousarray(mask).reshape(-1), *rows, left, right, *sizes, flat)
+        return out
+
+    def columns(self, lists: Sequence[Array]) -> Array:
+        out = cupy.empty((lists[0].size, len(lists)), np.int64)
+        if out.size:
+            _columns(len(lists))(*lists, out.reshape(-1))
         return out
 
     def bias_act(self, x: Array, bias: Array, activation: str) -> Array:
@@ -73,6 +90,36 @@ _gather_or_zero = cupy.ElementwiseKernel(
     """,
     "sg_gather_or_zero",
 )
+
+
+_pick = cupy.ElementwiseKernel(
+    "raw bool mask, raw T a, raw T b, raw I left, raw J right, int64 n, int64 m, int64 width, "
+    "int64 each",
+    "T out",
+    """
+    const long long e = width == 1 ? i : i / width, d = width == 1 ? 0 : i % width;
+    if (mask[each == 1 ? i : i / each]) {
+        const long long row = left[e];
+        out = row >= n ? T(0) : a[row * width + d];
+    } else {
+        const long long row = right[e];
+        out = row >= m ? T(0) : b[row * width + d];
+    }
+    """,
+    "sg_pick",
+)
+
+
+@cache
+def _columns(count: int) -> Any:
+    """A kernel that puts so many lists side by side."""
+    cases = "".join(f"case {d}: out = x{d}[i / {count}]; break;" for d in range(count))
+    return cupy.ElementwiseKernel(
+        ", ".join(f"raw I x{d}" for d in range(count)),
+        "int64 out",
+        f"switch (static_cast<int>(i % {count})) {{ {cases} }}",
+        "sg_columns",
+    )
 
 
 def _fused(formula: Callable[..., Any], lib: Any, *operands: Any, **static: Any) -> Array:

@@ -131,7 +131,10 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
         "sg_segment_product_grad_apply": _product(_FLOAT, _INDEX),
     },
     "select": {
+        "sg_select_count": _product(("unsigned char", *_FLOAT), _INDEX),
+        "sg_select_top": _product(_FLOAT, _INDEX),
         "sg_select_compact": _product(_INDEX),
+        "sg_select_cells": _product(_INDEX),
         "sg_select_rank": _product(_INDEX),
         "sg_select_first": _product(_INDEX),
     },

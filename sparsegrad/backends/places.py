@@ -5,7 +5,7 @@ Part of the contract; pure array code here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -30,7 +30,13 @@ class Places:
     def gather(self, x: Array, index: Array) -> Array:
         raise NotImplementedError
 
+    def gather_or_zero(self, x: Array, index: Array) -> Array:
+        raise NotImplementedError
+
     def group(self, ids: Array, n: int) -> tuple[Array, Array]:
+        raise NotImplementedError
+
+    def fused(self, formula: Callable[..., Array], *arrays: Any, **static: Any) -> Array:
         raise NotImplementedError
 
     def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
@@ -43,11 +49,22 @@ class Places:
         shift = starts - offsets[:-1]
         return shift[self.expand(offsets, total)] + self.xp.arange(total)
 
+    # Which entries stay is a bool array (nnz,), or whatever of that meaning a backend likes better
+    # and takes itself.
+    def beyond(self, x: Array, threshold: float = 0.0, order: Array | None = None) -> Any:
+        """The entries, listed by `order` (None: as they are), of which an element of x (nnz, *D) is
+        true, or a number with |x| > threshold, or nan."""
+        if x.dtype != bool:
+            x = self.fused(_beyond, x, threshold=float(threshold))
+        if x.ndim > 1:
+            x = x.any(axis=tuple(range(1, x.ndim)))
+        return x if order is None else self.gather(x, order)
+
     def compact(
-        self, keep: Array, lists: Sequence[Array], offsets: Array | None = None
+        self, keep: Any, lists: Sequence[Array], offsets: Array | None = None
     ) -> tuple[Array | None, tuple[Array, ...], Array | None]:
-        """The entries where the bool array `keep` (nnz,) is true: their positions, what each of the
-        lists (nnz,) says of them, and the offsets (s + 1,) of runs of entries afterwards. Where all
+        """The entries that stay, `keep` (nnz,) says which: their positions, what each of the lists
+        (nnz,) says of them, and the offsets (s + 1,) of runs of entries afterwards. Where all
         stay, positions are None and the rest is as it was."""
         entries = self.xp.flatnonzero(keep)
         if entries.size == keep.size:
@@ -58,21 +75,64 @@ class Places:
             offsets = upto[offsets]
         return entries, tuple(self.gather(x, entries) for x in lists), offsets
 
-    def least_in_runs(self, key: Array, offsets: Array, order: Array | None, k: int) -> Array:
-        """Which entries (nnz,) are among the k least of their run, of equal ones the first: offsets
-        (s + 1,) of the runs of entries listed by `order` (nnz,), None where they are.
+    def pick(self, mask: Array, a: Array, left: Array, b: Array, right: Array) -> Array:
+        """Elements of the rows a[left] where a mask (e, *D) is true, of b[right] elsewhere, zeros
+        where an index is one past the end: a (n, *D), b (m, *D), left and right (e,) -> (e, *D)."""
+        return self.xp.where(mask, self.gather_or_zero(a, left), self.gather_or_zero(b, right))
+
+    def columns(self, lists: Sequence[Array]) -> Array:
+        """Lists of integers (n,) of one dtype side by side, as int64 (n, d)."""
+        return self.xp.stack(lists, axis=1, dtype=np.int64)
+
+    def true_cells(
+        self,
+        truth: Array,
+        listed: Array | None = None,
+        cell: Array | None = None,
+        entry: Array | None = None,
+    ) -> tuple[Array | None, Array, int]:
+        """The entries of a matrix in true cells of a mask, in which of these cells each of them is,
+        and how many cells there are.
+
+        truth: of the entries of the mask, bool. listed: all of these in the order in which true
+        cells are numbered and, behind them, those that are entries of the matrix too. cell, entry
+        (e,): the number in `listed` of each of the latter, and where it is in the matrix. Without
+        `cell` the matrix has the entries of the mask, and they are listed once. None stands for
+        0, 1, 2, ...
+        """
+        truth = truth if listed is None else self.gather(truth, listed)
+        if cell is None:
+            entries, found, _ = self.compact(truth, () if entry is None else (entry,))
+            count = int(truth.size if entries is None else entries.size)
+            return found[0] if found else entries, self.xp.arange(count), count
+        first = truth.size - cell.size
+        number = self.xp.cumsum(truth[:first], dtype=cell.dtype)
+        _, (cell, entry), _ = self.compact(truth[first:], (cell, entry))
+        return entry, number[cell] - 1, int(number[-1]) if first else 0
+
+    def ranked(self, x: Array, magnitude: bool) -> Array:
+        """What rises as the numbers x fall: nan before all, no zero before another."""
+        return self.fused(_ranked, x, magnitude=magnitude)
+
+    def largest_in_runs(self, x: Array, runs: Any, k: int, magnitude: bool) -> Any:
+        """The entries that are among the k largest of their run, of equal ones the first; by
+        |x| if `magnitude`, nan the largest. x (nnz,).
+
+        runs: an object with `offsets` (s + 1,), `longest`, the entries of the longest one, and of
+        what the offsets count the `order` (nnz,), with its inverse `listed`, None for as they
+        are, and `segment` (nnz,), the run.
 
         Runs with more than k entries are laid side by side, those of similar length together, and
         partitioned around the k-th: nothing is sorted.
         """
-        xp, listed = self.xp, key if order is None else key[order]
-        sizes = xp.diff(offsets)
-        longest = int(sizes.max()) if sizes.size else 0
+        xp, order, key = self.xp, runs.order, self.ranked(x, magnitude)
+        listed = key if order is None else key[order]
+        sizes = xp.diff(runs.offsets)
         chosen, width = xp.full(key.size, k > 0), k
-        while 0 < width < longest:
+        while 0 < width < runs.longest:
             shorter, width = width, 2 * width
             alike = xp.flatnonzero((sizes > shorter) & (sizes <= width))
-            place = offsets[alike][:, None] + xp.arange(width)
+            place = runs.offsets[alike][:, None] + xp.arange(width)
             inside = xp.arange(width) < sizes[alike][:, None]
             place = xp.where(inside, place, 0)
             block = xp.where(inside, listed[place], xp.inf)
@@ -130,3 +190,11 @@ class Places:
         stand there and the runs (entries + 1,) that are one entry. None where all of them are to
         be sorted."""
         return None
+
+
+def _beyond(xp: Any, x: Any, threshold: float) -> Any:
+    return ~(xp.abs(x) <= threshold)
+
+
+def _ranked(xp: Any, x: Any, magnitude: bool) -> Any:
+    return xp.where(xp.isnan(x), -xp.inf, 0 - (xp.abs(x) if magnitude else x))

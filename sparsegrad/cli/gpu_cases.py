@@ -189,6 +189,7 @@ CASES = (
     Case("rows by an index that comes again", _again),
     Case("the largest of rows", lambda t: sg.top_k(t.matrix(), 3, dim=1)),
     Case("cells where a mask is true", lambda t: (A := t.matrix())[A > 0.5]),
+    Case("where a sparse mask is true", lambda t: sg.where(t.matrix() > 0, t.matrix(), t.matrix())),
     Case("cells where another mask is true", lambda t: t.matrix()[t.matrix() > 0.5]),
     Case("sparse to dense and back", lambda t: sg.to_sparse(t.matrix().to_dense() * 2)),
     Case("entries of dense", lambda t: sg.sparse_mask(t.leaf(30, 400), t.ones())),

@@ -18,6 +18,7 @@ from sparsegrad.ops.shape import (
     transpose,
 )
 from sparsegrad.ops.sparse_structure import add_rows_p
+from sparsegrad.structure import plan_select
 from sparsegrad.structure.pattern import Pattern
 
 __all__ = [
@@ -403,18 +404,17 @@ def nonzero(x: Any, as_tuple: bool = False) -> Any:
     from sparsegrad.tensor import Tensor
 
     if getattr(x, "_is_sparse", False):
-        from sparsegrad.ops.sparse_prune import beyond
-
-        kept = beyond(x.to("coo").coalesce()).pattern
-        xp, found = kept.core.backend.xp, kept.coords
+        x = x if x.pattern.core.unique else x.coalesce()
+        be, (listed, order) = x.pattern.core.backend, plan_select.row_major(x.pattern)
+        _, found, _ = be.compact(be.beyond(x.values.data, order=order), listed.coords)
     else:
-        xp = backends.for_array(x.data).xp
-        found = xp.nonzero(x.data) if x.ndim else xp.nonzero(x.data.reshape(1))[:0]
+        be = backends.for_array(x.data)
+        found = be.xp.nonzero(x.data) if x.ndim else be.xp.nonzero(x.data.reshape(1))[:0]
     if as_tuple:
         return tuple(Tensor(c.astype("int64")) for c in found)
     if not found:
-        return Tensor(xp.zeros((int(x.data != 0), 0), dtype="int64"))
-    return Tensor(xp.stack(found, axis=1, dtype="int64"))
+        return Tensor(be.xp.zeros((int(x.data != 0), 0), dtype="int64"))
+    return Tensor(be.columns(found))
 
 
 def argwhere(x: Any) -> Any:

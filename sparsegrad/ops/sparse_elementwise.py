@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from sparsegrad import dtypes
-from sparsegrad.engine.primitive import Primitive
+from sparsegrad.engine.primitive import Primitive, primitive
 from sparsegrad.errors import DensifyError, ShapeError
 from sparsegrad.ops import activations, binary, unary
 from sparsegrad.ops import elementwise as dense
 from sparsegrad.ops import trigonometric as trig
-from sparsegrad.ops.index import take_p
+from sparsegrad.ops.index import take_or_zero_p, take_p
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, is_sparse, reshape_p
 from sparsegrad.ops.sparse_index import sparse_mask
 from sparsegrad.ops.sparse_structure import apply_merge, at_entries, coalesce, onto_dense, to_format
 from sparsegrad.structure import plan
+from sparsegrad.structure.arrays import Moves
 
 __all__: list[str] = []
 
@@ -137,29 +138,52 @@ def _where(a: Any, b: Any, *, mask: Any) -> Any:
     return _wrap(dense.where_p(*pair, mask=at.data), entries.pattern)
 
 
+@primitive
+def where_entries_p(be: Any, a: Any, b: Any, *, mask: Any, left: Moves, right: Moves) -> Any:
+    """Entries (e, *D) of two patterns made one: those of `a` (n, *D), at the places `left`, where
+    the mask is true of them, those of `b`, at `right`, elsewhere; 0 for one that is absent."""
+    return be.pick(mask, a, left.perm, b, right.perm)
+
+
+where_entries_p.defvjp(
+    a=lambda g, mask, left: take_or_zero_p(dense.where_p(g, 0, mask=mask), moves=left.back),
+    b=lambda g, mask, right: take_or_zero_p(dense.where_p(0, g, mask=mask), moves=right.back),
+)
+
+
 def where_masked(mask: Any, a: Any, b: Any) -> Any:
     """`a` at the true entries of a sparse mask, `b` at all other cells: sparse or 0, `a` dense or
     sparse or 0."""
-    mask = coalesce(mask)
-    parts: list[Any] = []
+    mask, given = coalesce(mask), is_sparse(a) or hasattr(a, "shape")
     for x in (a, b):
         if hasattr(x, "shape") and tuple(x.shape) != mask.shape:
             raise ShapeError(f"where: shapes differ; got sparse mask: {mask.shape}, {x.shape}")
-    if is_sparse(a) or hasattr(a, "shape"):
-        a = coalesce(a) if is_sparse(a) else sparse_mask(a, mask.pattern)
-        at = sparse_mask(mask, a.pattern).values.data
-        parts.append(_wrap(dense.where_p(a.values, 0, mask=at), a.pattern))
-    if is_sparse(b):
-        b = coalesce(b)
-        at = sparse_mask(mask, b.pattern).values.data
-        parts.append(_wrap(dense.where_p(0, b.values, mask=at), b.pattern))
     zeros = sum(isinstance(x, (int, float)) and x == 0 for x in (a, b))
-    if not parts or len(parts) + zeros < 2:
+    if zeros == 2 or given + is_sparse(b) + zeros < 2:
         raise DensifyError(
             "where: with a sparse mask every other cell takes the last operand, which must be a "
             f"SparseTensor or the number 0; got {type(a).__name__} and {type(b).__name__}"
         )
-    return parts[0] + parts[1] if len(parts) == 2 else parts[0]
+    if given:
+        a = coalesce(a) if is_sparse(a) else sparse_mask(a, mask.pattern)
+    if not is_sparse(b):
+        return _wrap(dense.where_p(a.values, 0, mask=_on(mask, a.pattern)), a.pattern)
+    b = coalesce(to_format(b, a.format) if given else b)
+    if not given:
+        return _wrap(dense.where_p(0, b.values, mask=_on(mask, b.pattern)), b.pattern)
+    if a.pattern.same_as(b.pattern):
+        at = _on(mask, a.pattern)
+        return _wrap(dense.where_p(a.values, b.values, mask=at), a.pattern)
+    either = plan.union(a.pattern, b.pattern).pattern
+    places = (plan.matching(either, x.pattern) for x in (a, b))
+    moves = dict(zip(("left", "right"), places, strict=True))
+    return _wrap(where_entries_p(a.values, b.values, mask=_on(mask, either), **moves), either)
+
+
+def _on(mask: Any, pattern: Any) -> Any:
+    """What a sparse mask says of the entries of a pattern: an array that nobody else changes."""
+    found = sparse_mask(mask, pattern).values.data
+    return found.copy() if found is mask.values.data else found
 
 
 # ---- comparisons, maxima -----------------------------------------------------------------------

@@ -37,7 +37,8 @@ def sparse_getitem(A: Any, index: Any) -> Any:
     Raises IndexError for an index out of range, or of a kind that has no meaning.
     """
     if _is_mask(A, index):
-        return _masked(A.coalesce(), index.coalesce())
+        A, mask = A.coalesce(), index.coalesce()
+        return selected(A.values, plan_index.masked(A.pattern, mask.pattern, mask.values.data))
     if _is_array(index) and index.ndim == 1 and index.dtype.kind in "iu":  # of a mini-batch
         return _lines(A, 0, _in_range(index, A.shape[0], 0, A.device))
     items = _expanded(A, index)
@@ -66,14 +67,6 @@ def _is_mask(A: Any, index: Any) -> bool:
         and not index.dense_dim
         and index.shape == A.pattern.shape
     )
-
-
-def _masked(A: Any, mask: Any) -> Any:
-    """The true cells of a mask, one after the other. On the very pattern of `A`, as A > 0 is,
-    nothing has to be found."""
-    if A.pattern.same_as(mask.pattern):
-        return selected(A.values, plan_index.marked(A.pattern, mask.values.data))
-    return selected(A.values, plan_index.masked(A.pattern, mask.pattern, mask.values.data))
 
 
 def _is_array(item: Any) -> bool:

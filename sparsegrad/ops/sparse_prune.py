@@ -39,22 +39,9 @@ def prune(A: Any, threshold: float = 0.0) -> Any:
     if not threshold >= 0:
         raise ValueError(f"prune: threshold must be >= 0, got {threshold}")
     A = _unique(A)
-    chosen = beyond(A, threshold)
+    keep = A.pattern.core.backend.beyond(A.values.data, threshold)
+    chosen = plan_select.choose(A.pattern, keep)
     return A if chosen.entries is None else selected(A.values, chosen)
-
-
-def beyond(A: Any, threshold: float = 0.0) -> plan_select.Select:
-    """The entries that `prune` keeps, each of which `A` stores once."""
-    keep = A.values.data
-    if keep.dtype != bool:
-        keep = A.pattern.core.backend.fused(_beyond, keep, threshold=float(threshold))
-    if A.dense_dim:
-        keep = keep.any(axis=tuple(range(1, keep.ndim)))
-    return plan_select.choose(A.pattern, keep)
-
-
-def _beyond(xp: Any, x: Any, threshold: float) -> Any:
-    return ~(xp.abs(x) <= threshold)
 
 
 @memory_for("drop_zeros")
@@ -97,39 +84,14 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
     if A.dtype.kind == "c" and by == "value":
         raise DtypeError(f"top_k: complex values have no order; got {A.dtype}; use by='magnitude'")
     A = _unique(A)
-    runs = A.pattern.cached(("ranked", dim, A.format), lambda: _ranked(A.pattern, dim))
+    runs = plan_select.ranked(A.pattern, dim)
     if k >= runs.longest:
         return A
-    be, key = A.pattern.core.backend, A.values.data
-    if key.dtype.kind in "iub":  # the smallest integer has no negative of its own
-        key = key.astype(be.xp.float64)
-    key = be.fused(_rank, key, magnitude=by == "magnitude")
-    keep = be.least_in_runs(key, runs.offsets, runs.order, k)
+    be, x = A.pattern.core.backend, A.values.data
+    if x.dtype.kind in "iub":  # the smallest integer has no negative of its own
+        x = x.astype(be.xp.float64)
+    keep = be.largest_in_runs(x, runs, k, by == "magnitude")
     return selected(A.values, plan_select.choose(A.pattern, keep))
-
-
-def _rank(xp: Any, x: Any, magnitude: bool) -> Any:
-    """The largest first, nan before all, and no zero before another."""
-    return xp.where(xp.isnan(x), -xp.inf, 0 - (xp.abs(x) if magnitude else x))
-
-
-class _Runs(NamedTuple):
-    """Entries that are ranked together: offsets (s + 1,) of the runs, the longest of them, and the
-    positions (nnz,) of entries listed so, None where they are."""
-
-    offsets: Any
-    longest: int
-    order: Any
-
-
-def _ranked(pattern: Pattern, dim: int | None) -> _Runs:
-    xp = pattern.core.backend.xp
-    if dim is None:
-        offsets, order = xp.asarray([0, pattern.nnz], dtype="int32"), pattern.canonical()[1]
-    else:
-        offsets, _, order = (pattern if dim % 2 else pattern.T).sorted_rows()
-    sizes = xp.diff(offsets)
-    return _Runs(offsets, int(sizes.max()) if sizes.size else 0, order)  # sync
 
 
 # ---- another pattern, in place -----------------------------------------------------------------

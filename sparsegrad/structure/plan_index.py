@@ -16,7 +16,7 @@ from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import intersection, remember
 from sparsegrad.structure.plan_select import Select, assemble, compressed, grouped
 
-__all__ = ["Part", "cells", "cut", "lines", "marked", "masked", "of_ids"]
+__all__ = ["Part", "cells", "cut", "lines", "masked", "of_ids"]
 
 T = TypeVar("T")
 
@@ -261,34 +261,29 @@ def _running(xp: Any, counts: Array) -> Array:
 
 
 # ---- masks -------------------------------------------------------------------------------------
-def marked(pattern: Pattern, keep: Array) -> Select:
-    """The entries where the bool array `keep` (nnz,) is true, in row-major order, as a line of as
-    many cells, all stored. The pattern must be coalesced."""
-    be, (_, order) = pattern.core.backend, pattern.to("coo")
-    entries, listed, _ = be.compact(
-        keep if order is None else keep[order], () if order is None else (order,)
-    )
-    count = pattern.nnz if entries is None else int(entries.size)
-    core = Core("coo", (count,), (be.xp.arange(count, dtype=index_dtype((count,), count)),))
-    core.know_canonical()
-    return Select(Pattern(core, "coo"), listed[0] if listed else entries, distinct=True)
-
-
 def masked(pattern: Pattern, mask: Pattern, truth: Array) -> Select:
     """The entries in cells where a mask is true, truth (nnz of the mask,), on a line of as many
-    cells as are true, in row-major order. Both patterns are coalesced."""
-
-    def build() -> tuple[Array, Array, Array | None]:
-        (a, first), (b, second) = pattern.to("coo"), mask.to("coo")
-        both = intersection(a, b)
-        return both.left if first is None else first[both.left], both.right, second
-
-    be, (left, right, order) = pattern.core.backend, remember("masked", (pattern, mask), build)
-    truth = truth if order is None else truth[order]
-    number = be.xp.cumsum(truth, dtype=right.dtype)
-    count = int(number[-1]) if number.size else 0  # sync
-    _, (left, right), _ = be.compact(truth[right], (left, right))
-    ids = (number[right] - 1).astype(index_dtype((count,), count), copy=False)
-    core = Core("coo", (count,), (ids,))
+    cells as are true, in row-major order. Both patterns are coalesced; on the very pattern of the
+    mask, as A > 0 is, nothing has to be found."""
+    if pattern.same_as(mask):
+        _, order = pattern.to("coo")
+        met = order, None, order
+    else:
+        met = remember("masked", (pattern, mask), lambda: _met(pattern, mask))
+    entries, cells, count = pattern.core.backend.true_cells(truth, *met)
+    core = Core("coo", (count,), (cells.astype(index_dtype((count,), count), copy=False),))
     core.know_canonical()
-    return Select(Pattern(core, "coo"), left, distinct=True)
+    return Select(Pattern(core, "coo"), entries, distinct=True)
+
+
+def _met(pattern: Pattern, mask: Pattern) -> tuple[Array, Array, Array]:
+    """What `true_cells` asks: entries of the mask in row-major order and, behind them, those that
+    the pattern has too; of the latter, their numbers in that list and in the pattern."""
+    (a, first), (b, second) = pattern.to("coo"), mask.to("coo")
+    both, be = intersection(a, b), pattern.core.backend
+    second = be.xp.arange(b.nnz) if second is None else second
+    entry = both.left if first is None else first[both.left]
+    dtype = index_dtype((), a.nnz + b.nnz)
+    found = second, second[both.right], both.right, entry
+    listed, again, cell, entry = (x.astype(dtype, copy=False) for x in found)
+    return be.concatenate((listed, again)), cell, entry

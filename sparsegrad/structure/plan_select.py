@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sparsegrad import backends
-from sparsegrad.structure.arrays import Array, Runs, index_dtype
+from sparsegrad.structure.arrays import Array, Runs, index_dtype, invert
 from sparsegrad.structure.core import Core, Order
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import remember
@@ -28,7 +28,9 @@ __all__ = [
     "off_diagonal",
     "on_diagonal",
     "pad",
+    "ranked",
     "reshape",
+    "row_major",
     "triangle",
     "with_diagonal",
 ]
@@ -85,8 +87,13 @@ def grouped(pattern: Pattern) -> tuple[Array, Array, Array | None]:
     return (pattern if pattern.format == "csr" else pattern.T).rows()
 
 
-def choose(pattern: Pattern, keep: Array) -> Select:
-    """The entries where the bool array `keep` (nnz,) is true, in their order and format."""
+def row_major(pattern: Pattern) -> tuple[Pattern, Array | None]:
+    """The same entries as coo in row-major order, and their old positions."""
+    return Pattern(pattern.core, "coo", pattern.order, pattern.transposed).canonical()
+
+
+def choose(pattern: Pattern, keep: Any) -> Select:
+    """The entries that stay, in their order and format; `keep` (nnz,) says which, see `Places`."""
     compact, fmt, shape = pattern.core.backend.compact, pattern.format, pattern.shape
     indptr, minor, positions = grouped(pattern) if fmt != "coo" else (None, None, None)
     if minor is not None and positions is None:
@@ -98,6 +105,46 @@ def choose(pattern: Pattern, keep: Array) -> Select:
     if chosen.core.kind == fmt and pattern.is_coalesced:
         chosen.core.know_canonical()
     return Select(chosen, entries, distinct=True)
+
+
+class Ranked:
+    """Entries that are ranked together: offsets (s + 1,) of runs, the longest of them, and the
+    positions (nnz,) of entries listed so, None where they are. Where in that list an entry is, and
+    the run of each listed one, is found when somebody asks for it."""
+
+    __slots__ = ("_listed", "_segment", "longest", "offsets", "order")
+
+    def __init__(self, offsets: Array, longest: int, order: Array | None) -> None:
+        self.offsets, self.longest, self.order = offsets, longest, order
+        self._listed = self._segment = None
+
+    @property
+    def listed(self) -> Array | None:
+        if self._listed is None:
+            self._listed = invert(self.order)
+        return self._listed
+
+    @property
+    def segment(self) -> Array:
+        if self._segment is None:
+            be = backends.for_array(self.offsets)
+            self._segment = be.expand(self.offsets, int(self.offsets[-1]))
+        return self._segment
+
+
+def ranked(pattern: Pattern, dim: int | None) -> Ranked:
+    """All entries, or those of each row (dim 1) or column (dim 0), in canonical order."""
+
+    def build() -> Ranked:
+        xp = pattern.core.backend.xp
+        if dim is None:
+            dtype = index_dtype(pattern.shape, pattern.nnz)
+            return Ranked(xp.asarray([0, pattern.nnz], dtype), pattern.nnz, pattern.canonical()[1])
+        offsets, _, order = (pattern if dim % 2 else pattern.T).sorted_rows()
+        sizes = xp.diff(offsets)
+        return Ranked(offsets, int(sizes.max()) if sizes.size else 0, order)  # sync
+
+    return pattern.cached(("ranked", dim), build)
 
 
 # ---- joining -----------------------------------------------------------------------------------

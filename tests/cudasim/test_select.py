@@ -7,6 +7,7 @@ import cudasim
 from cudasim.numbers import INDEX, notices, same_every_time
 from sparsegrad.backends import cuda_select
 from sparsegrad.backends.base import Backend
+from sparsegrad.structure.plan_select import Ranked
 
 KEPT = {
     "some": lambda rng, n: rng.random(n) < 0.4,
@@ -79,50 +80,185 @@ def test_compact_is_deterministic(cp):
     same_every_time(lambda: check_compact(cp))
 
 
-def check_first(cp, k=2, lengths=(0, 3, 1, 40, 2, 0, 9), index="int32", dtype="f", order=True):
+# ---- what stays --------------------------------------------------------------------------------
+def positions(kept, n):
+    """The positions (n,) of what stays, as the backend lists them."""
+    entries = backend().compact(kept, ())[0]
+    return np.arange(n) if entries is None else entries.get()
+
+
+def check_beyond(cp, dtype="float32", n=300, tail=(), listed=False, threshold=0.5):
+    rng = np.random.default_rng(n)
+    x = (rng.standard_normal((n, *tail)) * (2 if dtype[0] == "i" else 0.6)).astype(dtype)
+    if dtype[0] == "f":
+        x[n // 2 :: 7] = np.nan
+        x[::3] = threshold
+    order = rng.permutation(n)[: n - n // 3].astype("i") if listed else None
+    wanted = np.flatnonzero(Backend().beyond(x, threshold, order))
+    there = None if order is None else cp.asarray(order)
+    kept = backend().beyond(cp.asarray(x), threshold, there)
+    got = positions(kept, n if order is None else order.size)
+    assert got.tolist() == wanted.tolist()
+    return got
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float16", "float32", "float64", "int32", "complex64"])
+def test_beyond(cp, dtype):
+    for n in (0, 1, 31, 256, 1023, 1024, 1025, 3000):
+        check_beyond(cp, dtype, n)
+    for tail in ((1,), (3,), (2, 40), (0,)):
+        check_beyond(cp, dtype, 100, tail)
+    check_beyond(cp, dtype, 100, (2,), listed=True)
+    check_beyond(cp, dtype, 1500, listed=True, threshold=0)
+
+
+def test_beyond_in_bfloat16(cp):
+    bf16 = pytest.importorskip("ml_dtypes").bfloat16
+    x = np.array([0.0, -2.0, 0.5, np.nan, np.inf, -0.25]).astype(bf16)
+    kept = backend().beyond(cp.asarray(x), 0.5)
+    assert positions(kept, x.size).tolist() == [1, 3, 4]
+
+
+def check_chunks(cp):
+    check_beyond(cp, n=5000)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_chunks_of_many_rounds(cp, monkeypatch, most):
+    """As many as a million entries take: chunks grow."""
+    monkeypatch.setattr(cuda_select, "_CHUNKS", most)
+    for n in (1024, 1025, 5000):
+        check_beyond(cp, n=n)
+        check_compact(cp, n=n)
+        check_cells(cp, n=n, m=n // 3)
+
+
+def check_top(
+    cp, k=2, lengths=(0, 3, 1, 40, 2, 0, 9), index="int32", dtype="f", order=True, magnitude=False
+):
     """The same as the reference; values that repeat, so that the first of them are looked for."""
     rng = np.random.default_rng(k)
     offsets = np.r_[0, np.cumsum(lengths)].astype(index)
     n = int(offsets[-1])
-    key = rng.integers(-3, 3, n).astype(dtype)
-    key[::7] = -np.inf
+    x = rng.integers(-3, 3, n).astype(dtype)
+    x[::7], x[::11] = np.inf, np.nan
     listed = rng.permutation(n).astype(index) if order else None
-    wanted = Backend().least_in_runs(key, offsets, listed, k)
-    there = None if listed is None else cp.asarray(listed)
-    got = backend().least_in_runs(cp.asarray(key), cp.asarray(offsets), there, k).get()
-    assert (got.astype(bool) == wanted).all()
-    assert wanted.sum() == np.minimum(lengths, k).sum()
+    longest = max(lengths, default=0)
+    keep = Backend().largest_in_runs(x, Ranked(offsets, longest, listed), k, magnitude)
+    there = Ranked(cp.asarray(offsets), longest, None if listed is None else cp.asarray(listed))
+    if not n:
+        return keep
+    got = positions(backend().largest_in_runs(cp.asarray(x), there, k, magnitude), n)
+    assert got.tolist() == np.flatnonzero(keep).tolist()
+    assert got.size == np.minimum(lengths, k).sum()
     return got
 
 
+@pytest.mark.parametrize("longest", ["compared", "sorted"])
 @pytest.mark.parametrize("index", INDEX)
-@pytest.mark.parametrize("dtype", ["f", "d"])
-def test_first_in_runs(cp, dtype, index):
+@pytest.mark.parametrize("dtype", ["e", "f", "d"])
+def test_largest_in_runs(cp, monkeypatch, dtype, index, longest):
+    monkeypatch.setattr(cuda_select, "_LONG", 1024 if longest == "compared" else -1)
     for k in (0, 1, 2, 5, 40, 99):
         for order in (False, True):
-            check_first(cp, k, index=index, dtype=dtype, order=order)
-            check_first(cp, k, (300,), index, dtype, order)
-    check_first(cp, 1, (), index, dtype)
+            check_top(cp, k, index=index, dtype=dtype, order=order, magnitude=order)
+            check_top(cp, k, (300,), index, dtype, order)
+    check_top(cp, 1, (), index, dtype)
 
 
-def test_first_in_runs_is_deterministic(cp):
-    same_every_time(lambda: check_first(cp))
+def check_long(cp):
+    """Runs that are sorted: floats by one key, with their run."""
+    check_top(cp, 3, (1500, 0, 700))
+
+
+def test_long_runs(cp):
+    check_long(cp)
+
+
+def test_largest_in_runs_by_schedule(cp, seed):
+    check_top(cp, 2, (700, 5, 600))
+
+
+def test_largest_in_runs_is_deterministic(cp):
+    same_every_time(lambda: check_top(cp))
+
+
+def check_cells(cp, n=300, m=40, own=False, ordered=True, index="int32", share=0.4):
+    """Cells of a mask with n entries, of which a matrix has m."""
+    rng = np.random.default_rng(n + m)
+    truth = rng.random(n) < share
+    order = rng.permutation(n).astype(index) if ordered else np.arange(n, dtype=index)
+    if own:
+        args = (order, None, order) if ordered else (None, None, None)
+    else:
+        cell = np.sort(rng.permutation(n)[:m]).astype(index)
+        args = np.r_[order, order[cell]], cell, rng.permutation(m).astype(index)
+    wanted = Backend().true_cells(truth, *args)
+    there = [None if a is None else cp.asarray(a) for a in args]
+    got = backend().true_cells(cp.asarray(truth), *there)
+    assert got[2] == wanted[2] == truth.sum()
+    flat = []
+    for a, b in zip(got[:2], wanted[:2], strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert a.tolist() == b.tolist()
+            flat.append(a.get())
+    return np.concatenate(flat)
+
+
+@pytest.mark.parametrize("index", INDEX)
+def test_true_cells(cp, index):
+    for n, m in ((0, 0), (1, 0), (1, 1), (300, 0), (300, 1), (300, 300), (1024, 40), (2500, 2000)):
+        check_cells(cp, n, m, index=index)
+        check_cells(cp, n, m, ordered=False, index=index)
+    for n in (0, 1, 300, 1025):
+        for ordered in (False, True):
+            for share in (0, 0.5, 1):
+                check_cells(cp, n, own=True, ordered=ordered, index=index, share=share)
 
 
 MUTANTS = {
-    "rank": ("select", "t - offsets[segment[t]] < k", "t < k", check_first),
-    "one more": ("select", "segment[t]] < k", "segment[t]] <= k", check_first),
-    "negative": ("select", "bits & 0x80000000u ? ~bits", "bits & 0x80000000u ? bits", check_first),
-    "run": ("select", "(unsigned long long)segment[e] << 32 | rising", "rising", check_first),
-    "listed": ("select", "order_or_null ? order_or_null[e] : e", "e", check_first),
-    "order": ("select", "order_or_null ? (long long)order_or_null[e] : e", "e", check_first),
-    "place": ("select", "e ? upto[e - 1] : I(0)", "upto[e] - 1", check_compact),
-    "first": ("select", "e ? upto[e - 1] : I(0)", "upto[e - 1]", check_compact),
-    "all": ("select", "if (upto[e] == place) continue;", "", check_compact),
+    "rank": ("select", "t - offsets[segment[t]] < k", "t < k", check_long),
+    "one more": ("select", "segment[t]] < k", "segment[t]] <= k", check_long),
+    "negative": ("select", "bits & 0x80000000u ? ~bits", "bits & 0x80000000u ? bits", check_long),
+    "run": ("select", "(unsigned long long)segment[e] << 32 | rising", "rising", check_long),
+    "listed": ("select", "order_or_null ? order_or_null[e] : e", "e", check_long),
+    "order": ("select", "order_or_null ? (long long)order_or_null[e] : e] =", "e] =", check_long),
+    "k": ("select", "better < k;\n  }", "better <= k;\n  }", check_top),
+    "ties": ("select", "other == own && p < place", "other == own && p > place", check_top),
+    "the first": ("select", "listed_or_null ? (long long)listed_or_null[e] : e", "e", check_top),
+    "nan": ("select", "x != x ? ", "x == x + 1 ? ", check_top),
+    "nan stays": ("select", "!(fabsf(x) <= threshold)", "fabsf(x) > threshold", check_beyond),
+    "sign": ("select", "!(fabsf(x) <=", "!(x <=", check_beyond),
+    "all but itself": ("select", "SG_ALL_LANES >> (31 - lane)", "(1u << lane) - 1", check_beyond),
+    "warps": ("select", "before + earlier + __popc", "before + __popc", check_beyond),
+    "rounds": ("select", "before += __shfl_sync(SG_ALL_LANES, sum, 31)", "", check_chunks),
+    "chunks": ("select", "before[e >> shift] + upto[e]", "upto[e]", check_chunks),
+    "barrier": ("select", "__syncthreads();\n      const int own", "const int own", check_chunks),
+    "written again": (
+        "select",
+        "__syncthreads();  // before `sums`",
+        "// before `sums`",
+        check_chunks,
+    ),
+    "place": ("select", "place = sg_upto(before, upto, shift, e - 1)", "place = e", check_compact),
+    "all": ("select", "if (sg_upto(before, upto, shift, e) == place) continue;", "", check_compact),
     "last offset": ("select", "r <= runs", "r < runs", check_compact),
-    "end": ("select", "end ? upto[end - 1] : I(0)", "end ? upto[end] : I(0)", check_compact),
-    "no entries": ("select", "end ? upto[end - 1] : I(0)", "upto[end - 1]", check_compact),
+    "end": (
+        "select",
+        "(long long)offsets_or_null[r] - 1",
+        "(long long)offsets_or_null[r]",
+        check_compact,
+    ),
     "lists": ("select", "to[place] = from[entry]", "to[place] = from[place]", check_compact),
+    "numbers": (
+        "select",
+        "sg_upto(before, upto, shift, cell_or_null[e]) - 1",
+        "cell_or_null[e]",
+        check_cells,
+    ),
+    "of the mask": ("select", "place = sum - of_mask", "place = sum", check_cells),
+    "where": ("select", "entry_or_null ? entry_or_null[e] : (I)e", "(I)e", check_cells),
 }
 
 
@@ -132,10 +268,19 @@ def test_mutant_is_noticed(sim, monkeypatch, mutant):
 
 
 def test_launches(sim):
-    """A scan, one kernel, and one wait."""
-    keep, ids = sim.asarray(np.arange(300) % 3 > 0), sim.arange(300, dtype="i")
-    before = cudasim.synchronisations()
-    with cudasim.record_launches() as launches:
-        backend().compact(keep, (ids, ids), sim.asarray(np.array([0, 100, 300], "i")))
-    assert len(launches) == 2
-    assert cudasim.synchronisations() - before == 1
+    """Counted, listed, and one wait."""
+    values, ids = sim.asarray(np.arange(300) % 3, dtype="f"), sim.arange(300, dtype="i")
+    offsets = sim.asarray(np.array([0, 100, 300], "i"))
+    runs = Ranked(offsets, 200, None)
+    calls = (
+        lambda be: be.compact(be.beyond(values), (ids, ids), offsets),
+        lambda be: be.compact(values > 0, (ids, ids), offsets),
+        lambda be: be.compact(be.largest_in_runs(values, runs, 3, True), (ids, ids), offsets),
+        lambda be: be.true_cells(values > 0, ids, None, ids),
+    )
+    for call, expected in zip(calls, (2, 3, 3, 3), strict=True):
+        before = cudasim.synchronisations()
+        with cudasim.record_launches() as launches:
+            call(backend())
+        assert len(launches) == expected
+        assert cudasim.synchronisations() - before == 1

@@ -46,6 +46,11 @@ class Sparse:
         np.add.at(out, tuple(self.coords), values)
         return out
 
+    def positive(self) -> Sparse:
+        """A bool for each of its cells, once: whether the sum of the entries there is positive."""
+        cells = np.unique(self.coords, axis=1)
+        return Sparse(cells, self.dense()[tuple(cells)] > 0, self.shape)
+
     def mask(self) -> np.ndarray:
         out = np.zeros(self.shape, bool)
         out[tuple(self.coords)] = True

@@ -118,25 +118,32 @@ ROWS = [
                FORMATS, order=0, errors=((lambda name=name, c=c: getattr(sg, name)(eye(), 0 if c else 1), sg.DensifyError, f"{name}: absent cells"),) if name != "ne" else ())
         for name, ref, c in (("eq", "equal", 1.0), ("ne", "not_equal", 0.0), ("le", "less_equal", -0.5), ("ge", "greater_equal", 0.5))
     ),
-    OpCase("where[mask]", lambda a, b, m: sg.where(m > 0, a, b) + sg.where(m > 0, a, 0) - sg.where(m > 0, 0, b),
-           lambda a, b, m: np.where(m.dense() > 0, a, b) + np.where(m.dense() > 0, a, 0) - np.where(m.dense() > 0, 0, b),
-           lambda d: (((a, b), {"m": m}) for (a, b), _ in two_sparse(d) for m in (a, d.sparse(*a.shape))), None, FORMATS,
-           bilinear=True, huge=lambda d: ((d.huge(), d.huge()), {"m": d.huge()}), errors=(
+    OpCase("where[mask]", lambda a, b, m: sg.where(m, a, b), lambda a, b, m: np.where(m.dense() > 0, a, b),
+           lambda d: (((a, b), {"m": m.positive()}) for (a, b), _ in two_sparse(d) for m in (a, d.sparse(*a.shape))), "where_entries_p", FORMATS,
+           bilinear=True, huge=lambda d: ((d.huge(), d.huge()), {"m": d.huge().positive()}), errors=(
         (lambda: sg.where(eye() > 0, eye(), 1), sg.DensifyError, "where: with a sparse mask .* got SparseTensor and int"),
         (lambda: sg.where(eye() > 0, 0, 0), sg.DensifyError, "where: with a sparse mask"),
         (lambda: sg.where(eye() > 0, sg.sparse_eye(3), 0), sg.ShapeError, r"where: shapes differ; got sparse mask: \(2, 2\), \(3, 3\)"),
     )),
-    OpCase("where[mask,dense]", lambda x, m: sg.where(m > 0, x, 0), lambda x, m: np.where(m.dense() > 0, x, 0),
-           lambda d: (((d.dense(*m.shape),), {"m": m}) for m in d.every_kind()), None, FORMATS, bilinear=True),
+    OpCase("where[mask,a]", lambda a, m: sg.where(m, a, 0), lambda a, m: np.where(m.dense() > 0, a, 0),
+           lambda d: (((a,), {"m": m.positive()}) for (a, m), _ in two_sparse(d)), None, FORMATS, bilinear=True,
+           huge=lambda d: ((d.huge(),), {"m": d.huge().positive()})),
+    OpCase("where[mask,b]", lambda b, m: sg.where(m, 0, b), lambda b, m: np.where(m.dense() > 0, 0, b),
+           lambda d: (((b,), {"m": m.positive()}) for (b, m), _ in two_sparse(d)), None, FORMATS, bilinear=True,
+           huge=lambda d: ((d.huge(),), {"m": d.huge().positive()})),
+    OpCase("where[mask,dense]", lambda x, m: sg.where(m, x, 0), lambda x, m: np.where(m.dense() > 0, x, 0),
+           lambda d: (((d.dense(*m.shape),), {"m": m.positive()}) for m in d.every_kind()), None, FORMATS, bilinear=True),
     *(
-        OpCase(f"{name}[sparse,sparse]", lambda a, b, name=name: getattr(sg, name)(a > 0, b > 0), lambda a, b, name=name: getattr(np, name)(a > 0, b > 0),
-               two_sparse, None, FORMATS, order=0)
+        OpCase(f"{name}[sparse,sparse]", lambda a, b, name=name: getattr(sg, name)(a, b), lambda a, b, name=name: getattr(np, name)(a.dense() > 0, b.dense() > 0),
+               lambda d: (((), {"a": a.positive(), "b": b.positive()}) for (a, b), _ in two_sparse(d)), None, FORMATS, order=0)
         for name in ("bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "logical_or", "logical_xor")
     ),
     OpCase("remainder[sparse,number]", lambda a: a % 2 + sg.fmod(a, 1.5), lambda a: np.remainder(a, 2) + np.fmod(a, 1.5),
            lambda d: (((a,), {}) for (a, _), _ in nowhere_zero(d)
                       if all((np.abs(a.dense() / n - np.round(a.dense() / n)) > 1e-3)[a.mask()].all() for n in (2, 1.5))), None, FORMATS),
-    OpCase("where[sparse]", lambda a, x: sg.where(x > 0, a, 0) - sg.where(x > 0.5, 0, a), lambda a, x: np.where(x > 0, a, 0) - np.where(x > 0.5, 0, a),
+    OpCase("where[0,sparse]", lambda a, x: sg.where(x > 0, 0, a), lambda a, x: np.where(x > 0, 0, a),
+           lambda d: (((a,), {"x": sg.Tensor(d.away(*s[0][1].shape))}) for s in sparse_broadcast(d) for a in [s[0][0]]), None, FORMATS, bilinear=True),
+    OpCase("where[sparse]", lambda a, x: sg.where(x > 0, a, 0), lambda a, x: np.where(x > 0, a, 0),
            lambda d: (((a,), {"x": sg.Tensor(d.away(*s[0][1].shape))}) for s in sparse_broadcast(d) for a in [s[0][0]]), None, FORMATS,
            bilinear=True, huge=lambda d: ((d.huge(),), {"x": sg.ones(1, 10**6)}), errors=(
         (lambda: sg.where(sg.ones(2, 2) > 0, eye(), 1), sg.DensifyError, "where: .* must be the number 0, got int"),

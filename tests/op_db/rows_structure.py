@@ -178,6 +178,10 @@ def sparse_masks(d: Draw) -> Iterator[Sample]:
         yield (a,), {"at": a}
 
 
+def true_masks(d: Draw) -> Iterator[Sample]:
+    return ((args, {"at": static["at"].positive()}) for args, static in sparse_masks(d))
+
+
 # ---- references --------------------------------------------------------------------------------
 def _length(shape: tuple[int, ...], k: int) -> int:
     return len(np.diagonal(np.zeros(shape), k))
@@ -231,10 +235,10 @@ ROWS = [
         (lambda: sg.coo([[0], [0]], [[1.0, 2.0]], (2, 2, 2))[[0, 1], :, [0, 1, 0]], IndexError, r"index: arrays of shapes \[\(2,\), \(3,\)\] do not"),
     )),
     OpCase("getitem[cube]", lambda a, i: a[i], lambda a, i: a[i], indexed_cube, None, ("coo",), bilinear=True),
-    OpCase("getitem[own mask]", lambda a: a[a.detach() > 0], lambda a: a[a > 0],
-           lambda d: (((a,), {}) for a in distinct(d)), None, FORMATS),
-    OpCase("getitem[sparse mask]", lambda a, at: a[at > 0], lambda a, at: a[at.dense() > 0],
-           sparse_masks, None, FORMATS, bilinear=True),
+    OpCase("getitem[own mask]", lambda a, at: a[at], lambda a, at: a[at.dense() > 0],
+           lambda d: (((a,), {"at": a.positive()}) for a in d.every_kind()), None, FORMATS, bilinear=True),
+    OpCase("getitem[sparse mask]", lambda a, at: a[at], lambda a, at: a[at.dense() > 0],
+           true_masks, None, FORMATS, bilinear=True),
     OpCase("getitem[sparse,rows]", lambda a, i: a[i], lambda a, i: a[i],
            lambda d: (((a,), {"i": np.arange(a.shape[0])[::-1]}) for a in d.every_kind()), None, FORMATS, bilinear=True,
            huge=lambda d: ((d.huge(),), {"i": (np.arange(0, N, 3), slice(None))})),

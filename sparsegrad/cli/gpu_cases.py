@@ -188,6 +188,7 @@ CASES = (
     Case("rows of sparse by index", lambda t: t.matrix()[t.ids(30, 9)]),
     Case("rows by an index that comes again", _again),
     Case("the largest of rows", lambda t: sg.top_k(t.matrix(), 3, dim=1)),
+    Case("the largest of long rows", lambda t: sg.top_k(t.matrix(4, 2000), 3, dim=1)),
     Case("cells where a mask is true", lambda t: (A := t.matrix())[A > 0.5]),
     Case("where a sparse mask is true", lambda t: sg.where(t.matrix() > 0, t.matrix(), t.matrix())),
     Case("cells where another mask is true", lambda t: t.matrix()[t.matrix() > 0.5]),

@@ -108,14 +108,14 @@ def choose(pattern: Pattern, keep: Any) -> Select:
 
 
 class Ranked:
-    """Entries that are ranked together: offsets (s + 1,) of runs, the longest of them, and the
-    positions (nnz,) of entries listed so, None where they are. Where in that list an entry is, and
-    the run of each listed one, is found when somebody asks for it."""
+    """Entries that are ranked together: offsets (s + 1,) of runs, how many entries the longest of
+    them and all have, and the positions (nnz,) of entries listed so, None where they are. Where in
+    that list an entry is, and the run of each listed one, is found when somebody asks for it."""
 
-    __slots__ = ("_listed", "_segment", "longest", "offsets", "order")
+    __slots__ = ("_listed", "_segment", "longest", "nnz", "offsets", "order")
 
-    def __init__(self, offsets: Array, longest: int, order: Array | None) -> None:
-        self.offsets, self.longest, self.order = offsets, longest, order
+    def __init__(self, offsets: Array, longest: int, nnz: int, order: Array | None) -> None:
+        self.offsets, self.longest, self.nnz, self.order = offsets, longest, nnz, order
         self._listed = self._segment = None
 
     @property
@@ -128,7 +128,7 @@ class Ranked:
     def segment(self) -> Array:
         if self._segment is None:
             be = backends.for_array(self.offsets)
-            self._segment = be.expand(self.offsets, int(self.offsets[-1]))
+            self._segment = be.expand(self.offsets, self.nnz)
         return self._segment
 
 
@@ -136,13 +136,14 @@ def ranked(pattern: Pattern, dim: int | None) -> Ranked:
     """All entries, or those of each row (dim 1) or column (dim 0), in canonical order."""
 
     def build() -> Ranked:
-        xp = pattern.core.backend.xp
+        xp, nnz = pattern.core.backend.xp, pattern.nnz
         if dim is None:
-            dtype = index_dtype(pattern.shape, pattern.nnz)
-            return Ranked(xp.asarray([0, pattern.nnz], dtype), pattern.nnz, pattern.canonical()[1])
+            offsets = xp.asarray([0, nnz], index_dtype(pattern.shape, nnz))
+            return Ranked(offsets, nnz, nnz, pattern.canonical()[1])
         offsets, _, order = (pattern if dim % 2 else pattern.T).sorted_rows()
         sizes = xp.diff(offsets)
-        return Ranked(offsets, int(sizes.max()) if sizes.size else 0, order)  # sync
+        longest = int(sizes.max()) if sizes.size else 0  # sync
+        return Ranked(offsets, longest, nnz, order)
 
     return pattern.cached(("ranked", dim), build)
 

@@ -119,18 +119,19 @@ def test_beyond_in_bfloat16(cp):
     assert positions(kept, x.size).tolist() == [1, 3, 4]
 
 
-def check_chunks(cp):
-    check_beyond(cp, n=5000)
-
-
-@pytest.mark.parametrize("most", [1, 2, 3])
-def test_chunks_of_many_rounds(cp, monkeypatch, most):
-    """As many as a million entries take: chunks grow."""
-    monkeypatch.setattr(cuda_select, "_CHUNKS", most)
-    for n in (1024, 1025, 5000):
+def check_chunks(cp, most=2, n=5000):
+    """Chunks of many rounds, as more than a million entries have."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_select, "_CHUNKS", most)
         check_beyond(cp, n=n)
         check_compact(cp, n=n)
         check_cells(cp, n=n, m=n // 3)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_chunks_of_many_rounds(cp, most):
+    for n in (1024, 1025, 5000):
+        check_chunks(cp, most, n)
 
 
 def check_top(
@@ -144,8 +145,8 @@ def check_top(
     x[::7], x[::11] = np.inf, np.nan
     listed = rng.permutation(n).astype(index) if order else None
     longest = max(lengths, default=0)
-    keep = Backend().largest_in_runs(x, Ranked(offsets, longest, listed), k, magnitude)
-    there = Ranked(cp.asarray(offsets), longest, None if listed is None else cp.asarray(listed))
+    keep = Backend().largest_in_runs(x, Ranked(offsets, longest, n, listed), k, magnitude)
+    there = Ranked(cp.asarray(offsets), longest, n, None if listed is None else cp.asarray(listed))
     if not n:
         return keep
     got = positions(backend().largest_in_runs(cp.asarray(x), there, k, magnitude), n)
@@ -271,7 +272,7 @@ def test_launches(sim):
     """Counted, listed, and one wait."""
     values, ids = sim.asarray(np.arange(300) % 3, dtype="f"), sim.arange(300, dtype="i")
     offsets = sim.asarray(np.array([0, 100, 300], "i"))
-    runs = Ranked(offsets, 200, None)
+    runs = Ranked(offsets, 200, 300, None)
     calls = (
         lambda be: be.compact(be.beyond(values), (ids, ids), offsets),
         lambda be: be.compact(values > 0, (ids, ids), offsets),

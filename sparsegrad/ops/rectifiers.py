@@ -14,6 +14,7 @@ from sparsegrad.ops.elementwise import abs as abs_
 from sparsegrad.ops.elementwise import sigmoid, tanh, where
 from sparsegrad.ops.reduce import axis_of, softmax
 from sparsegrad.ops.shape import as_argument, reshape_p, slice_p
+from sparsegrad.ops.sparse_structure import each_once
 from sparsegrad.ops.unary import clamp
 
 __all__ = [
@@ -117,6 +118,7 @@ def softshrink(x: Any, lambd: float = 0.5) -> Any:
     """
     if lambd < 0:
         raise ValueError(f"softshrink: lambd must be >= 0, got {lambd}")
+    x = each_once(x)
     return x - clamp(x, -lambd, lambd)
 
 
@@ -127,6 +129,7 @@ def tanhshrink(x: Any) -> Any:
     >>> sg.tanhshrink(sg.tensor([0.0, 100.0]))
     tensor([ 0., 99.])
     """
+    x = each_once(x)
     return x - tanh(x)
 
 

@@ -17,7 +17,7 @@ from sparsegrad.ops.shape import (
     slice_p,
     transpose,
 )
-from sparsegrad.ops.sparse_structure import add_rows_p
+from sparsegrad.ops.sparse_structure import add_rows_p, each_once
 from sparsegrad.structure import plan_select
 from sparsegrad.structure.pattern import Pattern
 
@@ -404,7 +404,7 @@ def nonzero(x: Any, as_tuple: bool = False) -> Any:
     from sparsegrad.tensor import Tensor
 
     if getattr(x, "_is_sparse", False):
-        x = x if x.pattern.core.unique else x.coalesce()
+        x = each_once(x)
         be, (listed, order) = x.pattern.core.backend, plan_select.row_major(x.pattern)
         _, found, _ = be.compact(be.beyond(x.values.data, order=order), listed.coords)
     else:

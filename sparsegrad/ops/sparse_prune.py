@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sparsegrad import backends
 from sparsegrad.errors import DtypeError, GraphError, PatternError, ShapeError, memory_for
 from sparsegrad.ops.sparse_index import selected
-from sparsegrad.ops.sparse_structure import coalesce
+from sparsegrad.ops.sparse_structure import each_once
 from sparsegrad.structure import plan, plan_select
 from sparsegrad.structure.pattern import Pattern
 
@@ -17,10 +17,6 @@ __all__ = ["drop_zeros", "prune", "repattern_", "top_k"]
 def _sparse(op: str, A: Any) -> None:
     if not getattr(A, "_is_sparse", False):
         raise TypeError(f"{op}: A must be a SparseTensor, got {type(A).__name__}")
-
-
-def _unique(A: Any) -> Any:
-    return A if A.pattern.core.unique else coalesce(A)
 
 
 @memory_for("prune")
@@ -38,7 +34,7 @@ def prune(A: Any, threshold: float = 0.0) -> Any:
     _sparse("prune", A)
     if not threshold >= 0:
         raise ValueError(f"prune: threshold must be >= 0, got {threshold}")
-    A = _unique(A)
+    A = each_once(A)
     keep = A.pattern.core.backend.beyond(A.values.data, threshold)
     chosen = plan_select.choose(A.pattern, keep)
     return A if chosen.entries is None else selected(A.values, chosen)
@@ -83,7 +79,7 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
         raise ShapeError(f"top_k: dim {dim} needs a matrix and to be 0 or 1; got shape {A.shape}")
     if A.dtype.kind == "c" and by == "value":
         raise DtypeError(f"top_k: complex values have no order; got {A.dtype}; use by='magnitude'")
-    A = _unique(A)
+    A = each_once(A)
     runs = plan_select.ranked(A.pattern, dim)
     if k >= runs.longest:
         return A

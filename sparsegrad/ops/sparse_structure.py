@@ -120,6 +120,12 @@ def coalesce(A: Any) -> Any:
     return wrap(apply_merge(A.values, merge), merge.pattern)
 
 
+def each_once(x: Any) -> Any:
+    """A sparse tensor with duplicates summed, in whatever order; all else as it is."""
+    plain = not getattr(x, "_is_sparse", False) or x.pattern.core.unique
+    return x if plain else coalesce(x)
+
+
 def apply_merge(values: Any, merge: plan.Sums) -> Any:
     """Values (nnz, *D) summed over the runs of a plan."""
     if merge.perm is None:

@@ -11,6 +11,7 @@ from sparsegrad.ops.composite import dense_argument, logaddexp
 from sparsegrad.ops.elementwise import abs as abs_
 from sparsegrad.ops.elementwise import cast, exp_p, log, maximum, minimum, where, where_p
 from sparsegrad.ops.shape import as_argument
+from sparsegrad.ops.sparse_structure import each_once
 from sparsegrad.ops.trigonometric import sin
 from sparsegrad.ops.unary import clamp, isnan_p, log1p, trunc
 
@@ -104,6 +105,7 @@ def frac(x: Any) -> Any:
     >>> sg.frac(sg.tensor([2.5, -2.25]))
     tensor([ 0.5 , -0.25])
     """
+    x = each_once(x)
     return x - trunc(x)
 
 

@@ -5,7 +5,7 @@
 A step is A @ X, the gradients of A's values and of X, and one of SGD. Rows have ten entries, and
 where these lie decides how long one takes: in random columns every entry reads a row of X that no
 cache holds, the worst case there is; between neighbours, as in meshes, images and graphs of points,
-most rows of X are read again soon. Results larger than `pool_size_limit`, 512 MiB, are new memory
+most rows of X are read again soon. What does not fit within `pool_size_limit` is new memory
 in every step, which the system clears page by page; so steps are timed with a limit above them all
 too. A size runs in a process of its own, so that its peak of resident memory is its own; a small
 one in several, of which the fastest counts: how much of it lies in the last cache is luck.

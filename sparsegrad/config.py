@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import os
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +20,25 @@ _CHOICES = {
     "format": ("auto", "coo", "csr", "csc"),
     "densify": ("warn", "raise", "record"),
 }
+
+
+_LEAST_POOL = 1 << 29  # bytes
+_GROUP_LIMITS = (  # of a container, by the kernel's control groups
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+
+
+@cache
+def _pool_size() -> int:
+    """An eighth of the memory that the machine or the container has, in bytes."""
+    found = []
+    with suppress(AttributeError, ValueError, OSError):  # what the system does not say
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for path in _GROUP_LIMITS:
+        with suppress(ValueError, OSError):  # "max": there is none
+            found.append(int(Path(path).read_text()))
+    return max(_LEAST_POOL, min(found, default=0) // 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +60,8 @@ class Settings:
     check_invariants: check every pattern that is made, also those that skip the check or that
         ops make; for finding faults, not for speed.
     enable_memory_pool: large results of CPU kernels lie in blocks that are used again.
-    pool_size_limit: bytes of blocks that the pool keeps for later; no bound on what is in use.
+    pool_size_limit: bytes of blocks that the pool keeps for later, an eighth of the memory there
+        is (at least 512 MiB) unless it is set; no bound on what is in use.
     deterministic: only kernels whose results have the same bits in every run, also on CUDA, at
         the price of some speed. Those on the CPU always do.
     """
@@ -52,7 +75,7 @@ class Settings:
     auto_convert_threshold: float = 0.2
     check_invariants: bool = False
     enable_memory_pool: bool = True
-    pool_size_limit: int = 1 << 29
+    pool_size_limit: int = field(default_factory=_pool_size)
     deterministic: bool = False
 
     def __post_init__(self) -> None:

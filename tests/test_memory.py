@@ -1,6 +1,7 @@
 """The memory pool: blocks come back when the last array dies, and never before."""
 
 import gc
+import sys
 import threading
 
 import numpy as np
@@ -65,6 +66,20 @@ def test_the_limit_bounds_what_is_kept_and_nothing_else():
         assert memory.kept_bytes() == 4 * SIZE
     with pytest.raises(ValueError, match="pool_size_limit must be >= 0, got -1"):
         sg.config(pool_size_limit=-1).__enter__()
+
+
+def test_it_keeps_an_eighth_of_what_a_container_may_have(monkeypatch, tmp_path):
+    limit = tmp_path / "memory.max"
+    settings = sys.modules[type(sg.config).__module__]
+    monkeypatch.setattr(settings, "_GROUP_LIMITS", (str(limit), str(tmp_path / "none")))
+    whole = settings._pool_size.__wrapped__()
+    assert whole >= 1 << 29
+    limit.write_text(f"{5 << 30}\n")
+    assert settings._pool_size.__wrapped__() == min(whole, 5 << 27)
+    limit.write_text("max\n")
+    assert settings._pool_size.__wrapped__() == whole
+    limit.write_text("1024\n")
+    assert settings._pool_size.__wrapped__() == 1 << 29
 
 
 def test_threads_never_share_a_block():

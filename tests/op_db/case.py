@@ -48,8 +48,10 @@ class Sparse:
 
     def positive(self) -> Sparse:
         """A bool for each of its cells, once: whether the sum of the entries there is positive."""
-        cells = np.unique(self.coords, axis=1)
-        return Sparse(cells, self.dense()[tuple(cells)] > 0, self.shape)
+        cells, place = np.unique(self.coords, axis=1, return_inverse=True)
+        sums = np.zeros((cells.shape[1], *self.values.shape[1:]))
+        np.add.at(sums, place.reshape(-1), self.values)
+        return Sparse(cells, sums > 0, self.shape)
 
     def mask(self) -> np.ndarray:
         out = np.zeros(self.shape, bool)

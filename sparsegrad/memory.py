@@ -160,7 +160,10 @@ def on_lines(make: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any
     """`make(shape, dtype)` for `np.empty` or `np.zeros`, in memory that begins with a cache line
     and is not the pool's: for what is there to stay."""
     dtype = np.dtype(dtype)
-    return _aligned(math.prod(shape) * dtype.itemsize, make).view(dtype).reshape(shape)
+    try:
+        return _aligned(math.prod(shape) * dtype.itemsize, make).view(dtype).reshape(shape)
+    except (MemoryError, ValueError, OverflowError):
+        return make(shape, dtype)  # or the error that names them
 
 
 def copied(array: Any) -> Any:

@@ -305,7 +305,7 @@ import resource
 import numpy as np
 import sparsegrad as sg
 
-n, e = 1 << 20, 1 << 22
+n, e = 1 << 22, 1 << 22
 rng = np.random.default_rng(0)
 row, col = (rng.integers(0, n, e, dtype=np.int32) for _ in range(2))
 indptr = np.searchsorted(np.sort(row), np.arange(n + 1)).astype(np.int32)

@@ -104,7 +104,7 @@ for _op in (
     unary.clamp_grad_p,
     *(activations.gelu_grad_p, activations.silu_grad_p),
     *(activations.elu_grad_p, activations.leaky_relu_grad_p, activations.gelu_tanh_grad_p),
-    *(trig.asin_grad_p, trig.asinh_grad_p, trig.erf_grad_p),
+    *(trig.asin_grad_p, trig.asinh_grad_p, trig.atanh_grad_p, trig.erf_grad_p),
     *(unary.abs_power_grad_p, unary.root_grad_p),
 ):
     _cotangent(_op)

@@ -140,7 +140,16 @@ def atanh_p(xp: Any, x: Any) -> Any:
     return xp.arctanh(x)
 
 
-atanh_p.defvjp(x=lambda g, x: g / (1 - x * x), sparse_g=True)
+@primitive(fuse=True)
+def atanh_grad_p(xp: Any, dy: Any, x: Any) -> Any:
+    return dy / (1 - x * x)
+
+
+atanh_p.defvjp(x=lambda g, x: atanh_grad_p(g, x), sparse_g=True)
+atanh_grad_p.defvjp(
+    dy=lambda g, x: atanh_grad_p(g, x),
+    x=lambda g, dy, x: atanh_grad_p(g * dy, x) * (2 * x / (1 - x * x)),
+)
 
 
 @primitive(promote="float")

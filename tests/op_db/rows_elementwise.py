@@ -141,6 +141,7 @@ ROWS = [
            "maximum_grad_p"),
     *(OpCase(f"{op.name[:-2]}", op, lambda dy, x, slope=slope: dy * slope(x), lambda d: (((dy, x / 2.5), {}) for (dy, x), _ in same_shape(d)), op.name)
       for op, slope in ((T.asin_grad_p, lambda x: (1 - x * x) ** -0.5), (T.asinh_grad_p, lambda x: (1 + x * x) ** -0.5),
+                        (T.atanh_grad_p, lambda x: 1 / (1 - x * x)),
                         (T.erf_grad_p, lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)))),
     OpCase("clamp_grad", lambda dy, x: U.clamp_grad_p(dy, x, low=-0.6, high=0.6),
            lambda dy, x: dy * (np.abs(x) <= 0.6), same_shape, "clamp_grad_p"),

@@ -30,6 +30,8 @@ from sparsegrad.ops.shape import (
     squeeze,
     transpose,
 )
+from sparsegrad.ops.sparse_structure import reorder_p
+from sparsegrad.structure import plan_index
 
 __all__ = [
     "broadcast_to",
@@ -272,7 +274,11 @@ def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
         n = x.shape[axis]
         if n and shift % n:
             at = n - shift % n
-            x = cat([_cut(x, axis, at, n), _cut(x, axis, 0, at)], axis)
+            if is_sparse(x) and axis < x.sparse_dim:
+                pattern, moves = plan_index.rolled(x.pattern, axis, at)
+                x = wrap(reorder_p(x.values, moves=moves), pattern)
+            else:
+                x = cat([_cut(x, axis, at, n), _cut(x, axis, 0, at)], axis)
     return x
 
 
@@ -379,3 +385,6 @@ def repeat_interleave(x: Any, repeats: Any, dim: int | None = None) -> Any:
     if counts < 0 if isinstance(counts, int) else bool((counts < 0).any()):
         raise ValueError("repeat_interleave: repeats must not be negative")
     return take(x, be.xp.repeat(be.xp.arange(n), counts), axis, sparse_grad=False)
+
+
+from sparsegrad.sparse_tensor import wrap  # noqa: E402  (the one import cycle)

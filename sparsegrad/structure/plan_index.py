@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sparsegrad.structure.arrays import Array, Runs, index_dtype
+from sparsegrad.structure.arrays import Array, Moves, Runs, index_dtype
 from sparsegrad.structure.core import Core
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import intersection, remember
-from sparsegrad.structure.plan_select import Select, assemble, compressed, grouped
+from sparsegrad.structure.plan_select import Select, assemble, compressed, concatenate, grouped
 
-__all__ = ["Part", "cells", "cut", "lines", "masked", "of_ids"]
+__all__ = ["Part", "cells", "cut", "lines", "masked", "of_ids", "rolled"]
 
 T = TypeVar("T")
 
@@ -103,6 +103,27 @@ def _renumbered(ids: Array, part: Part) -> Array:
     if part.step == 1:
         return ids - part.start
     return (ids - part.start) // part.step
+
+
+def rolled(pattern: Pattern, dim: int, first: int) -> tuple[Pattern, Moves]:
+    """The slices along a sparse `dim` from `first` on, and behind them those before it: the
+    pattern, in the format of the given one, and where its entries were."""
+
+    def build() -> tuple[Pattern, Moves]:
+        be, whole = pattern.core.backend, [range(n) for n in pattern.shape]
+        halves = [
+            cut(pattern, (*whole[:dim], part, *whole[dim + 1 :]))
+            for part in (whole[dim][first:], whole[dim][:first])
+        ]
+        # Ranges alone leave every dimension, so each half has a pattern.
+        joined = concatenate([half for half, _ in halves if half is not None], dim)
+        perm = be.concatenate([positions for _, positions in halves])
+        if joined.entries is not None:
+            perm = be.gather(perm, joined.entries)
+        dtype = index_dtype(pattern.shape, pattern.nnz)
+        return joined.pattern, Moves(perm.astype(dtype, copy=False))
+
+    return remember(("roll", dim, first), (pattern,), build)
 
 
 # ---- index arrays ------------------------------------------------------------------------------

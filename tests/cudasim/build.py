@@ -101,16 +101,14 @@ def compile_kernels(
         text = f'#line 1 "{name}"\n{source}\n'
         language = ["-x", "c++", "-", "-include", DEVICE / "cudasim.h", f"-I{DEVICE}"]
         preprocessed = run([CXX, "-E", *language, *_COMMON, *options], text)
-        headers, own = _split(preprocessed, name) if generated else ("", preprocessed)
+        headers, own = _split(preprocessed)
         kernels = plain_kernels(own)
         kernels += [kernel for kernel in instances if kernel not in kernels]
         text = translate(own) + "".join(map(entry_points, kernels))
         if check:
             level = CHECK_BOUNDS if generated else CHECK_ALL
             text += f'\nextern "C" {{ extern const int sim_check_level = {level}; }}\n'
-        language = ["-x", "c++-cpp-output", "-"]
-        if headers:
-            language = ["-x", "c++", "-", "-include", _compiled_headers(headers, flags)]
+        language = ["-x", "c++", "-", "-include", _compiled_headers(headers, flags)]
         made = library.with_suffix(f".{os.getpid()}")
         # -Bsymbolic: kernels of one name in two libraries must not meet.
         linking = ["-shared", "-Wl,-Bsymbolic", "-o", made]
@@ -123,16 +121,15 @@ def compile_kernels(
     return library, {instance: symbol(instance) for instance in instances}
 
 
-def _split(preprocessed: str, name: str) -> tuple[str, str]:
-    """What a text includes, and the text itself, which the preprocessor comes back to."""
-    last = preprocessed.rfind(f'"{name}" 2\n')
-    start = preprocessed.rfind("\n", 0, last) + 1
-    return preprocessed[:start], preprocessed[start:]
+def _split(preprocessed: str) -> tuple[str, str]:
+    """What a text includes, at its beginning, and the text itself, which g++ -E comes back to."""
+    *_, last = re.finditer(r'^# \d+ "[^"]*" 2$', preprocessed, flags=re.M)
+    return preprocessed[: last.start()], preprocessed[last.start() :]
 
 
 def _compiled_headers(text: str, flags: Sequence[str]) -> Path:
-    """Headers, preprocessed, as g++ reads them fastest: CuPy generates hundreds of small kernels,
-    and most of the time of each would go into reading the same 800 kB."""
+    """Headers, preprocessed, as g++ reads them fastest: there are hundreds of small kernels, and
+    most of the time of each would go into reading the same 800 kB."""
     header = cache_dir() / f"headers-{_digest(CXX, text, flags)}.h"
     compiled = header.with_suffix(".h.gch")
     if not compiled.exists():

@@ -50,9 +50,10 @@ def same_every_time(run):
 def notices(cp, monkeypatch, mutant, *modules):
     """The check of a mutant (family, text, what replaces it, check) fails."""
     family, text, replacement, check = mutant
-    sound = kernels.source(family)
-    assert sound.count(text) >= 1
-    monkeypatch.setattr(kernels, "source", lambda name: sound.replace(text, replacement))
+    sound = kernels.source
+    assert sound(family).count(text) >= 1
+    mutated = sound(family).replace(text, replacement)
+    monkeypatch.setattr(kernels, "source", lambda name: mutated if name == family else sound(name))
     for module in (kernels, *modules):
         monkeypatch.setattr(
             module, "kernel", lambda *args: kernels.Kernel(args[0], args[1], args[2:])

@@ -167,7 +167,7 @@ def launches(call: Kept) -> tuple[list[str], list[str]]:
 LAUNCHES = 4
 MORE = {
     "several ops in a row, or duplicates summed first, or both": """
-        any[sparse] 5 0; all[sparse] 5 0; spgemm[square] 3 5
+        spgemm[square] 3 5
     """,
     "rows by an index that is new: sorted for the gradient": "index_select[sparse] 3 6",
     # cuSPARSE's triangular solve is an analysis of pattern and values, and a solve, each of so many

@@ -237,8 +237,8 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaSelect):
         return segment.reduce(values, indptr, segment.LARGEST)
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
-        plain = kind(values.dtype) == "f" and coalesce.sums(values.dtype)
-        if not (plain and perm.dtype == indptr.dtype and perm.dtype.name in ("int32", "int64")):
+        known = coalesce.sums(values.dtype) and perm.dtype.name in ("int32", "int64")
+        if not (known and perm.dtype == indptr.dtype):
             return super().sum_runs(values, perm, indptr)
         runs = self._kept(indptr, perm.size, lambda: self.expand(indptr, perm.size))
         return coalesce.segment_sum(

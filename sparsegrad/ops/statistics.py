@@ -9,11 +9,12 @@ from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops import elementwise
-from sparsegrad.ops.elementwise import cast, ne_p, sqrt, where
+from sparsegrad.ops.elementwise import cast, sqrt, where
 from sparsegrad.ops.index import pick_p
 from sparsegrad.ops.reduce import amin, axes_of, axis_of, is_operand, mean_p, one_axis
 from sparsegrad.ops.reduce import sum as sum_
 from sparsegrad.ops.shape import as_argument, reshape_p
+from sparsegrad.ops.sparse_structure import each_once
 
 __all__ = [
     "MinResult",
@@ -42,6 +43,12 @@ def any_p(xp: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> 
 @primitive(promote="none")
 def all_p(xp: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> Any:
     return xp.all(x, axis=axis, keepdims=keepdims)
+
+
+@primitive(fuse=True)
+def counted_p(xp: Any, x: Any) -> Any:
+    """1 for each element that is not 0, else 0: int64."""
+    return (x != 0).astype("int64")
 
 
 @primitive(promote="float")
@@ -215,10 +222,10 @@ def count_nonzero(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """
     x = as_argument("count_nonzero", x)
     if getattr(x, "_is_sparse", False):
-        x = x if x.pattern.core.unique else x.coalesce()
         axes_of("count_nonzero", dim, x.ndim)
-        return sum_(x.with_values(ne_p(x.values, 0)), dim, keepdim)
-    return sum_(ne_p(x, 0), axes_of("count_nonzero", dim, x.ndim), keepdim)
+        x = each_once(x)
+        return sum_(x.with_values(counted_p(x.values)), dim, keepdim)
+    return sum_(counted_p(x), axes_of("count_nonzero", dim, x.ndim), keepdim)
 
 
 def any(x: Any, dim: Any = None, keepdim: bool = False) -> Any:

@@ -69,7 +69,7 @@ ROWS = [
     OpCase("std_mean", lambda x: sg.cat(list(sg.std_mean(x, 1))), lambda x: np.concatenate([x.std(1, ddof=1), x.mean(1)]),
            lambda d: iter([((d.dense(3, 4),), {})])),
     *(OpCase(name, getattr(sg, name), ref_reduce(ref), mixed, f"{name}_p", order=0) for name, ref in (("any", np.any), ("all", np.all))),
-    OpCase("count_nonzero", sg.count_nonzero, ref_reduce(np.count_nonzero), mixed, order=0, errors=(
+    OpCase("count_nonzero", sg.count_nonzero, ref_reduce(np.count_nonzero), mixed, "counted_p", order=0, errors=(
         (lambda: sg.count_nonzero(sg.ones(2), 1), sg.ShapeError, "count_nonzero: dim 1 is outside"),)),
     *(OpCase(f"{name}[sparse]", getattr(sg, name), ref_reduce(ref), sparse_mixed, None, FORMATS, order=0)
       for name, ref in (("any", np.any), ("all", np.all), ("count_nonzero", np.count_nonzero))),

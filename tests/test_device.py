@@ -166,9 +166,6 @@ def launches(call: Kept) -> tuple[list[str], list[str]]:
 # that take more: why, and how many of either.
 LAUNCHES = 4
 MORE = {
-    "several ops in a row, or duplicates summed first, or both": """
-        spgemm[square] 3 5
-    """,
     "rows by an index that is new: sorted for the gradient": "index_select[sparse] 3 6",
     # cuSPARSE's triangular solve is an analysis of pattern and values, and a solve, each of so many
     # launches as the matrix asks for; and the simulator has no stand-in for it.

@@ -69,7 +69,7 @@ def spgemm(A: Any, B: Any) -> Any:
     _check("spgemm", A, B)
     if A.sparse_dim > 2:
         return _batched(A, B)
-    A, B = coalesce(A), coalesce(B)
+    A, B = _coalesced(A, B)
     product = plan_product.product(A.pattern, B.pattern)
     values = spgemm_p(A.values, B.values, left=A.pattern, right=B.pattern, product=product)
     return wrap(values, product)
@@ -99,7 +99,7 @@ def spgemm_masked(A: Any, B: Any, pattern: Any) -> Any:
             f"spgemm_masked: shapes do not fit; got A: {A.shape}, B: {B.shape}, "
             f"pattern: {where.shape}"
         )
-    A, B = coalesce(A), coalesce(B)
+    A, B = _coalesced(A, B)
     mask = plan.coalesce(where).pattern
     values = spgemm_masked_p(A.values, B.values, left=A.pattern, right=B.pattern, mask=mask)
     if mask.core is where.core:
@@ -116,6 +116,18 @@ def _check(op: str, A: Any, B: Any) -> None:
     fits = min(len(a), len(b)) >= 2 and a[-1] == b[-2] and b[:-2] in (a[:-2], ())
     if not fits or A.values.shape[1:] != B.values.shape[1:]:
         raise ShapeError(f"{op}: shapes do not fit; got A: {A.shape}, B: {B.shape}")
+
+
+def _coalesced(A: Any, B: Any) -> tuple[Any, Any]:
+    """Both coalesced. Of A @ A and A @ A.T duplicates are summed once, and so are the gradients."""
+    first, one, other = coalesce(A), A.pattern, B.pattern
+    if one.core.unique or B.values is not A.values or other.core is not one.core:
+        return first, coalesce(B)
+    if other.same_as(one):
+        return first, first
+    if other.same_as(one.T):
+        return first, coalesce(wrap(first.values, first.pattern.T))
+    return first, coalesce(B)
 
 
 def _batched(A: Any, B: Any) -> Any:

@@ -166,7 +166,6 @@ def launches(call: Kept) -> tuple[list[str], list[str]]:
 # that take more: why, and how many of either.
 LAUNCHES = 4
 MORE = {
-    "rows by an index that is new: sorted for the gradient": "index_select[sparse] 3 6",
     # cuSPARSE's triangular solve is an analysis of pattern and values, and a solve, each of so many
     # launches as the matrix asks for; and the simulator has no stand-in for it.
     "solved on the host, or by as many products as it takes": """

@@ -200,8 +200,8 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaSelect):
         """Permutation and sorted ids."""
 
         def build() -> tuple[Array, Array]:
-            perm = coalesce.sort_order(_stacked((ids,)), (n,)).astype(ids.dtype, copy=False)
-            return perm, ids[perm]
+            perm, listed = _listed(coalesce.sort_order(_stacked((ids,)), (n,)), ids)
+            return perm, listed
 
         return self._kept(ids, n, build)
 
@@ -377,12 +377,18 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaSelect):
 
 _same = cupy.ReductionKernel("T a, T b", "bool out", "a == b", "a && b", "out = a", "1", "sg_same")
 
+_listed = cupy.ElementwiseKernel(
+    "int64 place, raw I ids", "I perm, I listed", "perm = place; listed = ids[place];", "sg_listed"
+)
+
 _of_ids: dict[tuple[int, int], tuple[weakref.ref[Array], Any, Any]] = {}
 
 
 def _stacked(coords: tuple[Array, ...]) -> Array:
     """Coordinates as one (ndim, nnz) array of a dtype that the kernels know."""
     dtype = np.result_type(*(c.dtype for c in coords), np.int32)
+    if len(coords) == 1:
+        return cupy.ascontiguousarray(coords[0], dtype).reshape(1, -1)
     return cupy.stack([c.astype(dtype, copy=False) for c in coords])
 
 

@@ -63,6 +63,8 @@ def sort_order(indices: Array, shape: tuple[int, ...]) -> Array:
             perm = perm[cupy.argsort(indices[d][perm])]
         return perm
     key_dtype = _KEYS[0 if sum(widths) <= 32 else 1]
+    if ndim == 1 and indices.itemsize == key_dtype.itemsize:  # not negative: a key as they are
+        return cupy.argsort(indices[0])
     key = cupy.empty(nnz, key_dtype)
     packed = sum(width << (8 * d) for d, width in enumerate(widths))
     pack = kernel("coalesce", "sg_coalesce_pack", ctype_of(key_dtype), ctype_of(indices.dtype))

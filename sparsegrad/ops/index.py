@@ -12,7 +12,7 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import PatternError, ShapeError
 from sparsegrad.ops.shape import as_argument, as_axis, reshape_p, transpose
 from sparsegrad.structure import plan_rows
-from sparsegrad.structure.arrays import Runs
+from sparsegrad.structure.arrays import Runs, index_dtype
 
 __all__ = ["embedding", "take"]
 
@@ -228,8 +228,12 @@ def _take_rows(op: str, x: Any, ids: Any, sparse: bool, skip: int | None) -> Any
         raise PatternError(f"{op}: index must be integers, got {ids.dtype}")
     be = backends.for_array(x.data)
     flat = be.asarray(ids.reshape(-1))
-    flat = flat.copy() if flat is ids or flat.base is not None else flat
     be.check_indices(f"{op}: index", flat, x.shape[0], later=not anomaly.get())
+    shared = flat is ids or flat.base is not None
+    if be.scatter_sorts:  # for the gradient: short ones are sorted sooner
+        flat = flat.astype(index_dtype(x.shape[:1], 0), copy=shared)
+    elif shared:
+        flat = flat.copy()
     out = take_p(x, index=flat, sparse=sparse, skip=skip)
     return out if ids.ndim == 1 else reshape_p(out, shape=(*ids.shape, *x.shape[1:]))
 

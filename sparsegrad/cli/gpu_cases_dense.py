@@ -86,6 +86,7 @@ def _indexing(t: Inputs) -> sg.Tensor:
     index = sg.tensor(t.ids(20, 24).reshape(4, 6), device=t.device)
     moved = [x[rows], x[3:9, ::2], sg.gather(x, 0, index), sg.index_add(x, 0, rows, t.leaf(9, 6))]
     moved += [sg.pad(x, (1, 2)), sg.flip(x, (0,)), sg.stack([x, x + 1]), x.T, x.expand(2, 20, 6)]
+    moved += [sg.block_diag(x, x.T)]
     return _joined(t, *moved, sg.masked_fill(x, x > 0.5, 0.0), sg.index_put(x, (rows,), x[rows]))
 
 

@@ -198,6 +198,7 @@ CASES = (
     Case("sparse * dense", lambda t: t.matrix() * t.leaf(30, 1)),
     Case("cat, prune, transpose, reshape", _rearranged),
     Case("normalized graph", _graph, WIDE),
+    Case("minima of columns", lambda t: sg.amin(t.matrix(), 0)),
     Case("logsumexp of rows", lambda t: sg.logsumexp(t.matrix(), 1)),
     Case("cg", _solved(lambda A, b: sg.cg(A, b, rtol=1e-7)), WIDE),
     Case("spsolve", _solved(sg.spsolve), WIDE),

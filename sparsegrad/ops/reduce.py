@@ -318,7 +318,7 @@ def amax(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
     """
     x = as_argument("amax", x)
     if x._is_sparse:
-        return sparse_reduce().sparse_amax(x, dim, keepdim, include_zeros)
+        return sparse_reduce().sparse_extreme(x, dim, keepdim, include_zeros)
     axes = axes_of("amax", dim, x.ndim)
     if any(x.shape[a] == 0 for a in axes):
         raise ShapeError(f"amax: no maximum over an empty dimension of shape {x.shape}")
@@ -334,7 +334,7 @@ def amin(x: Any, dim: Any = None, keepdim: bool = False, include_zeros: bool = T
     """
     x = as_argument("amin", x)
     if x._is_sparse:
-        return -amax(-x, dim, keepdim, include_zeros)
+        return sparse_reduce().sparse_extreme(x, dim, keepdim, include_zeros, least=True)
     axes = axes_of("amin", dim, x.ndim)
     if any(x.shape[a] == 0 for a in axes):
         raise ShapeError(f"amin: no minimum over an empty dimension of shape {x.shape}")

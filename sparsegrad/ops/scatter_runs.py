@@ -10,7 +10,7 @@ from sparsegrad.ops.binary import floor_divide
 from sparsegrad.ops.elementwise import cast, where_p
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.scattering import along, axis_and_index, cut_to, flat_positions
-from sparsegrad.ops.segment import segment_amax_p, segment_sum_p
+from sparsegrad.ops.segment import segment_amax_p, segment_amin_p, segment_sum_p
 from sparsegrad.ops.shape import as_argument, cat_p, reshape_p
 
 __all__ = ["index_reduce", "scatter_reduce"]
@@ -74,7 +74,7 @@ def _reduced(be: Any, values: Any, offsets: Any, reduce: str) -> Any:
     absent = xp.zeros(offsets.size - 1, dtype="int64")
     if reduce == "amax":
         return segment_amax_p(values, indptr=offsets, absent=absent)
-    return -segment_amax_p(-values, indptr=offsets, absent=absent)
+    return segment_amin_p(values, indptr=offsets, absent=absent)
 
 
 def _scattered(op: str, x: Any, axis: int, ids: Any, src: Any, reduce: str, own: bool) -> Any:

@@ -81,10 +81,17 @@ def segment_amax_p(be: Any, values: Any, *, indptr: Any, absent: Any) -> Any:
 
 
 @primitive(promote="none")
+def segment_amin_p(be: Any, values: Any, *, indptr: Any, absent: Any) -> Any:
+    """Minimum, as `segment_amax_p` finds the maximum."""
+    return -be.segment_amax(-values, indptr, absent)
+
+
+@primitive(promote="none")
 def segment_amax_grad_p(
     be: Any, dy: Any, *, values: Any, top: Any, indptr: Any, absent: Any
 ) -> Any:
-    """Its gradient, (s, *D) -> (nnz, *D): ties share it equally, the absent zeros among them."""
+    """The gradient of either, (s, *D) -> (nnz, *D): ties share it equally, the absent zeros among
+    them."""
     return be.segment_amax_grad(dy, values, top, indptr, absent)
 
 
@@ -100,6 +107,7 @@ def _amax_grad_rule(g: Any, values: Any, top: Any, indptr: Any, absent: Any) -> 
 
 
 segment_amax_p.defvjp(values=_amax_rule)
+segment_amin_p.defvjp(values=_amax_rule)
 segment_amax_grad_p.defvjp(dy=_amax_grad_rule)
 
 

@@ -20,6 +20,7 @@ from sparsegrad.ops.elementwise import cast, div_p
 from sparsegrad.ops.index import put_rows_p
 from sparsegrad.ops.reduce import (
     amax_p,
+    amin_p,
     axes_of,
     axis_of,
     log_softmax_p,
@@ -30,6 +31,7 @@ from sparsegrad.ops.reduce import (
 )
 from sparsegrad.ops.segment import (
     segment_amax_p,
+    segment_amin_p,
     segment_log_softmax_p,
     segment_logsumexp_p,
     segment_prod_p,
@@ -186,17 +188,22 @@ def _absent(A: Any, split: _Split, include_zeros: bool, each: int = 1) -> Any:
     return A.pattern.cached(("absent", split.left, include_zeros, each), build)
 
 
-def sparse_amax(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
-    """Largest cell, or largest stored entry without `include_zeros`."""
+def sparse_extreme(
+    A: Any, dim: Any, keepdim: bool, include_zeros: bool, least: bool = False
+) -> Any:
+    """Largest (or least) cell, or stored entry without `include_zeros`."""
+    op, name = ("amin", "minimum") if least else ("amax", "maximum")
     A = _once(A)
-    split = _split("amax", A, dim, keepdim)
+    split = _split(op, A, dim, keepdim)
     if len(split.left) == A.sparse_dim:
-        return _entrywise(A, split, amax_p(A.values, axis=split.inner))
+        inside = amin_p if least else amax_p
+        return _entrywise(A, split, inside(A.values, axis=split.inner))
     plan, values, indptr, each = _in_runs(A, split)
     if (each == 0 or (include_zeros and split.cells == 0)) and 0 not in split.shape:
-        raise ShapeError(f"amax: no maximum over an empty dimension of shape {A.shape}")
+        raise ShapeError(f"{op}: no {name} over an empty dimension of shape {A.shape}")
     absent = _absent(A, split, include_zeros, each)
-    return _placed(A, split, plan, segment_amax_p(values, indptr=indptr, absent=absent))
+    run = segment_amin_p if least else segment_amax_p
+    return _placed(A, split, plan, run(values, indptr=indptr, absent=absent))
 
 
 def sparse_prod(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
@@ -221,7 +228,7 @@ def sparse_norm(A: Any, p: float, dim: Any, keepdim: bool) -> Any:
     """The p-norm of the cells; absent ones add nothing to it."""
     A = _once(A)
     if p == math.inf:
-        return sparse_amax(abs_(A), dim, keepdim, include_zeros=False)
+        return sparse_extreme(abs_(A), dim, keepdim, include_zeros=False)
     if p <= 0:
         raise ValueError(f"norm: p must be positive for a sparse tensor, got {p}")
     if p == 1:

@@ -120,7 +120,7 @@ ROWS = [
     OpCase("sum[sparse,3-D]", sg.sum, ref_reduce(np.sum), stack3, None, ("coo",), bilinear=True),
     OpCase("amax[sparse,3-D]", sg.amax, ref_reduce(np.max), stack3, "segment_amax_p", ("coo",)),
     OpCase("amax[sparse]", sg.amax, ref_reduce(np.max), smooth(nonzero_cells), None, FORMATS, **HUGE_ROWS),
-    OpCase("amin[sparse]", sg.amin, ref_reduce(np.min), smooth(nonzero_cells), None, FORMATS, **HUGE_ROWS),
+    OpCase("amin[sparse]", sg.amin, ref_reduce(np.min), smooth(nonzero_cells), "segment_amin_p", FORMATS, **HUGE_ROWS),
     OpCase("prod[sparse]", sg.prod, ref_reduce(np.prod), sparse_reductions, None, FORMATS, **HUGE_ROWS),
     *(OpCase(f"norm[sparse,{p}]", lambda x, dim, keepdim=False, p=p: sg.norm(x, p, dim, keepdim),
              ref_norm(p), smooth(sparse_reductions), None, FORMATS, errors=(

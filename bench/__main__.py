@@ -102,7 +102,7 @@ def _scaling(options: Any) -> int:
     if options.plot:
         scaling.plot(document, options.plot)
     print(scaling.text(document), end="")
-    return int(any("failed" in row for row in document["rows"]))
+    return int(any("failed" in row for found in document["series"] for row in found["rows"]))
 
 
 def _list() -> int:

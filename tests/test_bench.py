@@ -291,6 +291,16 @@ def test_scaling(tmp_path):
         assert (tmp_path / "s.png").stat().st_size > 1000
 
 
+def test_scaling_says_what_failed(monkeypatch, capsys):
+    row = {"nnz": 10**6, "step_s": 1.0, "kept_s": 1.0, "first_s": 1.0, "saved": 0.5}
+    row |= {"peak_bytes": 1, "sparse_bytes": 1}
+    monkeypatch.setattr(scaling, "_row", lambda *of: row)
+    assert command.main(["scaling", "--to", "1e6"]) == 0
+    monkeypatch.setattr(scaling, "_row", lambda *of: {"nnz": 10**6, "failed": "no room"})
+    assert command.main(["scaling", "--to", "1e6"]) == 1
+    assert "1,000,000 entries: failed: no room" in capsys.readouterr().out
+
+
 def test_scaling_between_neighbours():
     side, count = 8, 8**3
     cols = scaling._columns("near", 10 * count)

@@ -117,6 +117,8 @@ def _expand(A: Any, *, shape: tuple[int, ...]) -> Any:
     sizes = (1,) * lead + A.shape
     if any(n not in (1, m) for n, m in zip(sizes, shape, strict=True)):
         raise ShapeError(f"expand: {A.shape} cannot become {shape}: only sizes 1 can change")
+    if A.nnz and any(n > _LARGEST for n, m in zip(shape, sizes, strict=True) if n != m):
+        raise ShapeError(f"expand: {A.shape} cannot become {shape}: no array is so long")
     sparse, dense = shape[: lead + A.sparse_dim], shape[lead + A.sparse_dim :]
     A = _reshaped(A, sizes[: len(sparse)], A.values.shape[1:])
     values, pattern = A.values, A.pattern

@@ -232,9 +232,9 @@ def expand(pattern: Pattern, shape: tuple[int, ...]) -> tuple[Pattern, Array]:
         coords = list(pattern.coords)
         position = xp.arange(pattern.nnz)
         for d, (old, new) in enumerate(zip(pattern.shape, shape, strict=True)):
-            if old == new:
-                continue
             count = int(position.size)
+            if old == new or not count:
+                continue
             position = xp.repeat(position, new)
             coords = [xp.repeat(c, new) for c in coords]
             coords[d] = xp.tile(xp.arange(new), count)

@@ -288,6 +288,7 @@ ROWS = [
                (np.s_[:1], (3, -1, -1)), (np.s_[:, :1, :1], (2, -1, 2, 3)), (np.s_[:, :, :1], (-1, -1, 0)), (np.s_[:1, :1], (2, 3, -1)))),
            None, FORMATS, bilinear=True, huge=lambda d: ((d.huge(),), {"i": np.s_[:], "shape": (3, -1, -1)}), errors=(
         (lambda: sg.expand(eye(), (3, 2)), sg.ShapeError, r"expand: \(2, 2\) cannot become \(3, 2\)"),
+        (lambda: sg.expand(sg.coo([[0]], [1.0], (1,)), (10**20,)), sg.ShapeError, "no array is so long"),
     )),
     OpCase("permute[cube]", sg.permute, lambda a, dims: np.transpose(a, dims), cubes(dims=((2, 0, 1), (1, 0, 2), (0, 1, 2))), None, ("coo",), bilinear=True),
     OpCase("permute[sparse]", lambda a, dims: sg.permute(a, dims), lambda a, dims: np.transpose(a, dims),

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import settings
 
 import sparsegrad as sg
+from sparsegrad.backends import cpu_jit_launch
 from sparsegrad.engine.primitive import primitive, registry
+
+pytest.register_assert_rewrite("backend_cases", "byhand")
 
 settings.register_profile("ci", max_examples=50, derandomize=True, deadline=None)
 settings.register_profile("deep", max_examples=2000, deadline=None)
@@ -78,6 +81,15 @@ def backend(request: Any) -> Any:
     """Every CPU backend in turn."""
     with sg.config(backend=request.param):
         yield request.param
+
+
+@pytest.fixture
+def threads(monkeypatch: Any) -> Iterator[Any]:
+    """Sets the number of threads, and lets them share even small problems."""
+    monkeypatch.setattr(cpu_jit_launch, "_PARALLEL", 0)
+    before = cpu_jit_launch.get_num_threads()
+    yield cpu_jit_launch.set_num_threads
+    cpu_jit_launch.set_num_threads(before)
 
 
 @pytest.fixture

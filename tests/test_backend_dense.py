@@ -1,0 +1,102 @@
+"""Dense layers, sums and products of the backends: what the pure reference gives."""
+
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import threadpoolctl
+
+import sparsegrad as sg
+from backend_cases import REFERENCE, all_dtypes, dense_layers, fast, floats, same, whole
+from sparsegrad.backends import blas, cpu_jit_matmul
+from sparsegrad.backends.cpu_jit import CpuJit
+
+
+@fast
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (5, 3), (70, 63), (40, 64), (9, 300), (5000, 4)])
+@floats
+def test_layers_of_dense_networks(be, n, width, dtype):
+    want = dense_layers(REFERENCE, n, width, dtype)
+    for order in "CF":
+        for got, expected in zip(dense_layers(be, n, width, dtype, order), want, strict=True):
+            assert got.dtype == expected.dtype
+            tol = 1e-12 if dtype == "f8" else 2e-4 * max(1, np.abs(expected).max())
+            np.testing.assert_allclose(got, expected, rtol=tol, atol=tol)
+
+
+@fast
+def test_losses_of_logits_that_are_not_finite(be):
+    x = np.array([[np.inf, 0], [-np.inf, -np.inf], [np.nan, 0], [-np.inf, 0], [1e4, -1e4]])
+    with np.errstate(all="ignore"):
+        got, want = (b.cross_entropy(x, np.ones(5, int), None, 0.0) for b in (be, REFERENCE))
+    np.testing.assert_array_equal(got[0], want[0])
+    np.testing.assert_array_equal(got[0], [np.nan, np.nan, np.nan, 0, 2e4])
+
+
+@fast
+@all_dtypes
+def test_sum_and_matmul(be, dtype):
+    rng = np.random.default_rng(0)
+    a, b = whole(rng, (5, 7), dtype), whole(rng, (7, 3), dtype)
+    for axis in (None, 0, (0, 1)):
+        same(np.asarray(be.sum(a, axis)), np.asarray(REFERENCE.sum(a, axis)))
+    same(be.matmul(a, b), REFERENCE.matmul(a, b))
+
+
+@fast
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("shape", [(2003, 7), (1024, 1), (9000, 200), (5000, 16), (3, 7), (0, 3)])
+def test_sums_of_columns(be, shape, keepdims):
+    a = np.random.default_rng(0).standard_normal(shape)
+    for x in (a, np.asfortranarray(a), a[::2]):
+        np.testing.assert_allclose(
+            be.sum(x, (0,), keepdims), x.sum(axis=0, keepdims=keepdims), rtol=1e-12, atol=1e-12
+        )
+
+
+DENSE_PRODUCTS = [
+    *(((m, k), (k, n)) for m, k, n in [(300, 300, 300), (5000, 64, 10), (64, 20000, 10)]),
+    *(((m, k), (k, n)) for m, k, n in [(10, 500, 3000), (3, 2, 4), (0, 5, 9), (9, 0, 5)]),
+    *(((m, k), (k, n)) for m, k, n in [(1, 90000, 1), (1, 300, 9000), (9000, 300, 1)]),
+    *[((9000,), (9000,)), ((300, 900), (900,)), ((900,), (900, 300)), ((4, 100, 64), (64,))],
+    *[((8, 100, 200), (200, 300)), ((8, 100, 200), (8, 200, 300)), ((100, 200), (8, 200, 300))],
+    *[((1, 100, 200), (8, 200, 300)), ((3, 8, 100, 200), (8, 200, 30)), ((0, 9, 9), (0, 9, 9))],
+]
+
+
+@pytest.mark.parametrize("shapes", DENSE_PRODUCTS, ids=str)
+def test_dense_products_on_our_threads(threads, shapes):
+    threads(3)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape) for shape in shapes)
+    for x, y in ((a, b), (np.asfortranarray(a), np.asfortranarray(b)), (a + 1j, b - 2j)):
+        got, want = CpuJit(always=True).matmul(x, y), np.matmul(x, y)
+        assert got.shape == want.shape and got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-10)
+
+
+@pytest.mark.skipif(not blas.can_stand_in(), reason="another BLAS")
+def test_dense_products_leave_blas_its_threads(threads):
+    threads(3)
+    count = lambda: {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+    seen = []
+
+    def multiply(ticket, todo):
+        seen.append(count())
+
+    a = np.full((300, 300), np.inf)
+    a[:, 0] = -np.inf
+    with warnings.catch_warnings():  # where NumPy would warn, on any thread
+        warnings.simplefilter("error")
+        assert np.isnan((sg.tensor(a) @ sg.ones(300, 300, dtype="float64")).numpy()).all()
+    assert 3 in count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_jit_matmul, "_multiply", multiply)
+        cpu_jit_matmul.matmul(a, a)
+    assert seen and all(1 in found for found in seen)  # NumPy's
+    assert 3 in count()
+    other = threading.Thread(target=threads, args=(2,))  # any thread may set the number
+    other.start()
+    other.join()
+    assert count() == {2}

@@ -9,7 +9,7 @@ import numpy as np
 from sparsegrad import backends, dtypes, memory
 from sparsegrad.backends import dlpack
 from sparsegrad.backends.quiet import quiet
-from sparsegrad.errors import ShapeError, memory_for
+from sparsegrad.errors import ShapeError, memory_for, named
 from sparsegrad.ops.shape import as_argument
 from sparsegrad.ops.sparse_structure import to_sparse
 from sparsegrad.sparse_tensor import SparseTensor, compressed, wrap
@@ -351,6 +351,7 @@ def sparse_eye(
     return wrap(ones(ids.size, dtype=dtype, requires_grad=requires_grad, device=device), pattern)
 
 
+@named
 def coo(
     indices: Any, values: Any, shape: Any, requires_grad: bool = False, **options: Any
 ) -> SparseTensor:
@@ -366,6 +367,7 @@ def coo(
     return SparseTensor(indices, values, shape, requires_grad, **options)
 
 
+@named
 def csr(
     indptr: Any, indices: Any, values: Any, shape: Any, requires_grad: bool = False, **options: Any
 ) -> SparseTensor:
@@ -381,6 +383,7 @@ def csr(
     return compressed("csr", indptr, indices, values, shape, requires_grad, **options)
 
 
+@named
 def csc(
     indptr: Any, indices: Any, values: Any, shape: Any, requires_grad: bool = False, **options: Any
 ) -> SparseTensor:

@@ -75,6 +75,21 @@ class SparseEfficiencyWarning(UserWarning):
     """The result is right, but a slow or memory-hungry path produced it."""
 
 
+def named(fn: F) -> F:
+    """A function whose errors about shapes, dtypes and indices begin with its name."""
+
+    @wraps(fn)
+    def inner(*args: Any, **options: Any) -> Any:
+        try:
+            return fn(*args, **options)
+        except (ShapeError, DtypeError, PatternError) as error:
+            if not str(error).startswith(f"{fn.__name__}:"):
+                error.args = (f"{fn.__name__}: {error}",)
+            raise
+
+    return inner  # type: ignore[return-value]
+
+
 def lacks_memory(error: Any) -> bool:
     """Whether an error says that memory is short, and not yet in our words."""
     if isinstance(error, SparsegradError):

@@ -402,6 +402,12 @@ class SparseTensor(Operators):
         """By numbers, slices, arrays, masks: sparse, or dense if no sparse dimension is left."""
         return ops.sparse_index.sparse_getitem(self, index)
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError(
+            "A[i] = v: the entries of a SparseTensor are fixed; write A.with_values(values), "
+            "sg.set_diagonal(A, v), or A + B with the change as B"
+        )
+
     def mask(self, x: Any) -> SparseTensor:
         """The elements of a dense (or sparse) `x` at the entries of this pattern."""
         return ops.sparse_mask(x, self.pattern)

@@ -539,6 +539,11 @@ def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
             dtype = dtypes.result_type(0j)
         if (not array_like and dtype == np.float64) or (not array_like and array.size == 0):
             dtype = dtypes.get_default_dtype()
+        try:
+            dtype = dtypes.as_dtype(dtype)
+        except DtypeError:
+            kind = type(data).__name__
+            raise DtypeError(f"tensor: no tensor holds {kind} of dtype {dtype}") from None
     dtype = dtypes.as_dtype(dtype)
     if array.dtype != dtype:
         with quiet():

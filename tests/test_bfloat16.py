@@ -42,6 +42,10 @@ def test_it_is_a_floating_point_dtype() -> None:
     )
     with pytest.raises(sg.DtypeError, match=r"dtype: \|V2 is not supported"):
         sg.zeros(2, dtype="V2")
+    with pytest.raises(sg.DtypeError, match=r"tensor: no tensor holds list of dtype object"):
+        sg.tensor([1.0, None])
+    with pytest.raises(sg.DtypeError, match=r"tensor: no tensor holds str of dtype <U1"):
+        matrix() @ sg.tensor("a")
 
 
 def test_without_ml_dtypes_the_error_names_the_extra() -> None:

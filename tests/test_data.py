@@ -350,6 +350,12 @@ def test_hold_out():
     for share in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match="share"):
             sg.data.hold_out(R, share)
+    for made in (lambda: sg.data.hold_out(R.to_dense(), 0.1),
+                 lambda: sg.data.NegativeSampler(R.to_dense())):  # fmt: skip
+        with pytest.raises(TypeError, match="R must be a SparseTensor, got Tensor"):
+            made()
+    with pytest.raises(ValueError, match=r"rows must lie in \[0, 200\), got 3 to 200"):
+        sg.data.NegativeSampler(R).draw([3, 200])
 
 
 def test_bipartite():

@@ -173,6 +173,22 @@ def test_function_with_the_wrong_number_of_gradients() -> None:
     assert a.grad is None and b.grad is None
 
 
+def test_function_with_an_argument_that_took_its_default() -> None:
+    class Scaled(sg.Function):
+        @staticmethod
+        def forward(ctx: Any, a: Any, factor: float = 3.0) -> Any:
+            ctx.factor = factor
+            return a * factor
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * ctx.factor, None
+
+    a = leaf([1.0])
+    (Scaled.apply(a) + Scaled.apply(a, 5.0)).sum().backward()
+    equal(a.grad, [8.0])
+
+
 def test_function_whose_gradient_has_the_wrong_shape_or_type() -> None:
     def function(result: Any) -> Any:
         class Odd(sg.Function):

@@ -75,3 +75,9 @@ def test_what_is_refused() -> None:
         hessian(lambda x: x * x, sg.ones(2))
     with pytest.raises(sg.ShapeError, match="jvp: 1 inputs but 2 directions"):
         jvp(lambda x: x, sg.ones(2), (sg.ones(2), sg.ones(2)))
+
+
+def test_gradcheck_says_when_the_dtype_is_to_blame():
+    x = sg.tensor([0.3, 0.7], requires_grad=True)
+    with pytest.raises(sg.autograd.GradcheckError, match="float32 is too coarse for eps=1e-06"):
+        sg.gradcheck(lambda x: sg.tanh(x) ** 3, x)

@@ -118,6 +118,9 @@ def test_npz_that_is_malformed(tmp_path):
     np.save(tmp_path / "plain.npy", np.ones(2))
     with pytest.raises(sg.FileError, match=r"is no \.npz archive"):
         sg.load_npz(tmp_path / "plain.npy")
+    (tmp_path / "text.npz").write_text("row,col\n0,1\n")
+    with pytest.raises(sg.FileError, match=r"text\.npz is no \.npz archive"):
+        sg.load_npz(tmp_path / "text.npz")
     with pytest.raises(FileNotFoundError):
         sg.load_npz(tmp_path / "absent.npz")
     with pytest.raises(TypeError, match="expected a SparseTensor, got Tensor"):

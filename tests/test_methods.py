@@ -158,5 +158,7 @@ def test_a_sparse_tensor_says_what_names_of_other_libraries_are_here() -> None:
             getattr(A, name)
     with pytest.raises(AttributeError, match=r"sparse_coo_tensor'; see sg.coo\(indices"):
         sg.sparse_coo_tensor
+    with pytest.raises(TypeError, match=r"SparseTensor are fixed; write A\.with_values"):
+        sg.sparse_eye(2)[0, 1] = 1.0
     with pytest.raises(ValueError, match="neither true nor false"):
         bool(A)

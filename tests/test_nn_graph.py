@@ -219,3 +219,18 @@ def test_activations_are_named():
     for cls in (nn.GCNConv, nn.SAGEConv):
         with pytest.raises(ValueError, match=f"{cls.__name__}: activation must be None or one of"):
             cls(3, 2, activation="rule")
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.GCNConv(2, 3), nn.SAGEConv(2, 3), nn.GATConv(2, 3), nn.GINConv(nn.Linear(2, 3))]
+)
+def test_edges_are_no_matrix(layer):
+    name = type(layer).__name__
+    for edges in ([[0, 1], [1, 0]], sg.tensor([[0, 1], [1, 0]])):
+        with pytest.raises(TypeError, match=rf"{name}: A\w* must be a SparseTensor, .*sg\.coo\("):
+            layer(sg.ones(2, 2), edges)
+    with pytest.raises(TypeError, match=rf"{name}: A\w* must be a SparseTensor, got Tensor$"):
+        layer(sg.ones(2, 2), sg.ones(2, 2))
+    if name != "GINConv":
+        with pytest.raises(TypeError, match=f"{name}: x must be a tensor, got list"):
+            layer([[1.0, 2.0]], sg.sparse_eye(1))

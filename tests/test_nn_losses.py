@@ -107,6 +107,7 @@ def test_sparse_targets_of_many_classes_are_not_made_dense():
         (lambda x: F.cross_entropy(x, [0, 9, 1, 1]), IndexError, "outside"),
         (lambda x: F.nll_loss(x, [0.0, 1.7, 1, 1]), sg.DtypeError, "nll_loss: target: classes are"),
         (lambda x: sg.cross_entropy(x, [0.0, 1.7, 1, 1]), sg.DtypeError, "integers, got float32"),
+        (lambda x: F.cross_entropy(x, [0.0, 1, 1, 1]), sg.DtypeError, "classes are integers, got"),
         (lambda x: F.cross_entropy(x, [0, 1]), sg.ShapeError, r"logits \(n, C\) and target"),
         (lambda x: F.cross_entropy(x, sg.zeros(4, 4)), sg.ShapeError, r"\(4, 5\) and \(4, 4\)"),
         (lambda x: F.cross_entropy(x.to_sparse(), LABELS), TypeError, "logits must be dense"),
@@ -482,6 +483,11 @@ def test_margins_as_modules(code, function, count, reduction):
             lambda: F.gaussian_nll_loss(sg.ones(2), sg.ones(2), -sg.ones(2)),
             ValueError,
             "gaussian_nll_loss: var has negative elements",
+        ),
+        (
+            lambda: F.bpr_loss(sg.ones(2), sg.ones(3)),
+            sg.ShapeError,
+            r"bpr_loss: shapes do not broadcast; got positive: \(2,\), negative: \(3,\)",
         ),
     ],
 )

@@ -446,6 +446,7 @@ def test_a_step_counts_as_an_in_place_change():
         (lambda p: optim.SGD(p), TypeError, "iterable"),
         (lambda p: optim.SGD(sg.nn.Linear(1, 1)), TypeError, r"one Linear; see its parameters\(\)"),
         (lambda p: optim.SGD([]), ValueError, "no parameters"),
+        (lambda p: optim.SGD([{"lr": 0.1}]), ValueError, "SGD: a group needs 'params', got"),
         (lambda p: optim.SGD([p, 3]), TypeError, "got int"),
         (lambda p: optim.SGD([p * 2]), sg.GraphError, "leaves"),
         (lambda p: optim.SGD([sg.tensor([1])]), sg.DtypeError, "int64"),

@@ -963,3 +963,14 @@ def test_rows_of_several_tables_are_listed_together_as_each_alone(
             assert a is None or (a == b).all()
         assert (merge.pattern.row == wanted.pattern.row).all()
     assert plan_tables.patterns(ids, sizes, (False, True, *(False,) * 3))[0] is None
+
+
+def test_errors_begin_with_the_function() -> None:
+    for name, made in (
+        ("coo: indices", lambda: sg.coo([[0, 5], [0, 1]], None, (2, 3))),
+        ("csr: indptr", lambda: sg.csr([0, 3, 2], [0, 2, 1], None, (2, 3))),
+        ("csc: needs two", lambda: sg.csc([0, 1], [0], None, (3,))),
+        ("coo: tensor: no tensor holds", lambda: sg.coo([[0]], ["a"], (1,))),
+    ):
+        with pytest.raises(sg.SparsegradError, match=f"^{name}"):
+            made()

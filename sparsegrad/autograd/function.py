@@ -67,9 +67,12 @@ class _FunctionNode(Node):
         finally:
             self.ctx._saved = ()
         results = results if isinstance(results, tuple) else (results,)
-        if len(results) != len(self.ctx.needs_input_grad):
+        expected = len(self.ctx.needs_input_grad)
+        if all(g is None for g in results[expected:]):  # of arguments that took their defaults
+            results = results[:expected]
+        if len(results) != expected:
             raise GraphError(
-                f"{self.name}.backward: expected {len(self.ctx.needs_input_grad)} gradients, one "
+                f"{self.name}.backward: expected {expected} gradients, one "
                 f"per argument of forward, got {len(results)}"
             )
         return [

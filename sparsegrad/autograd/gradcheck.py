@@ -65,9 +65,11 @@ def gradcheck(
         if not np.isclose(exact, numeric, rtol=rtol, atol=atol, equal_nan=True):
             if not raise_exception:
                 return False
+            coarse = f"; {x.dtype} is too coarse for eps={eps:g}, use float64"
             raise GradcheckError(
                 f"gradcheck: input {i} of shape {tuple(x.shape)}: along a random direction the "
                 f"rules give {exact:.10g}, finite differences {numeric:.10g}"
+                f"{coarse if x.dtype != np.float64 and eps < 1e-3 else ''}"
             )
     return True
 

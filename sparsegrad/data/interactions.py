@@ -82,6 +82,8 @@ def hold_out(R: SparseTensor, share: float, seed: int = 0) -> tuple[SparseTensor
     """
     if not 0 <= share < 1:
         raise ValueError(f"hold_out: share must lie in [0, 1), got {share}")
+    if not isinstance(R, SparseTensor):
+        raise TypeError(f"hold_out: R must be a SparseTensor, got {type(R).__name__}")
     host = R.to("csr").to("cpu")
     m, n = R.shape
     rng = np.random.Generator(np.random.Philox(seed))

@@ -34,6 +34,8 @@ class NegativeSampler:
     """
 
     def __init__(self, R: SparseTensor, power: float = 0.0) -> None:
+        if not isinstance(R, SparseTensor):
+            raise TypeError(f"NegativeSampler: R must be a SparseTensor, got {type(R).__name__}")
         if not power >= 0:
             raise ValueError(f"NegativeSampler: power must be >= 0, got {power}")
         host = R.detach().to("cpu").to("csr")
@@ -50,7 +52,9 @@ class NegativeSampler:
         """`count` columns for each of the rows (b,), with repetitions: int64 (b, count)."""
         ids = np.asarray(rows.numpy() if isinstance(rows, Tensor) else rows, np.int64)
         if ids.size and not 0 <= ids.min() <= ids.max() < self.m:
-            raise ValueError(f"NegativeSampler: rows must lie in [0, {self.m})")
+            raise ValueError(
+                f"NegativeSampler: rows must lie in [0, {self.m}), got {ids.min()} to {ids.max()}"
+            )
         if ids.size and (full := self._degree[ids] >= self.n).any():
             raise ValueError(
                 f"NegativeSampler: row {ids[full.argmax()]} has an entry in every column"

@@ -51,7 +51,7 @@ def explained(op: Primitive, error: Exception, args: Any, static: dict[str, Any]
     if not isinstance(error, (ValueError, TypeError, IndexError, OverflowError)):
         return error
     check_devices(op, args, static)
-    text = complaint(op, args, str(error))
+    text = complaint(op, args, str(error).strip())
     if isinstance(error, IndexError) and not isinstance(error, np.exceptions.AxisError):
         return IndexError(text)
     return ShapeError(text) if isinstance(error, ValueError) else DtypeError(text)

@@ -90,7 +90,10 @@ def load_npz(file: Any, requires_grad: bool = False) -> SparseTensor:
     """
     with opened(file) as raw:  # np.load would leave a malformed file open
         try:
-            held = np.load(raw, allow_pickle=False)
+            try:
+                held = np.load(raw, allow_pickle=False)
+            except ValueError as error:  # to which any other file is a pickle
+                raise FileError(f"load_npz: {file} is no .npz archive") from error
             if not isinstance(held, np.lib.npyio.NpzFile):
                 raise FileError(f"load_npz: {file} is no .npz archive")
             with held:

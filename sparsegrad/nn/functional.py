@@ -11,9 +11,11 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from sparsegrad import backends, dtypes, ops
 from sparsegrad.autograd.autocast import full_precision
-from sparsegrad.errors import PatternError, ShapeError
+from sparsegrad.errors import DtypeError, PatternError, ShapeError
 from sparsegrad.nn.margins import (
     cosine_embedding_loss,
     gaussian_nll_loss,
@@ -279,6 +281,8 @@ def cross_entropy(
         spots = target.shape if not soft else target.shape[:1] + target.shape[2:]
         return ops.reshape(loss, spots if target.ndim > 1 else ()) if loss.ndim else loss
     if logits.ndim != 2 or tuple(target.shape) != (logits.shape if soft else logits.shape[:1]):
+        if soft and target.shape == logits.shape[:1]:
+            raise DtypeError(f"cross_entropy: target: classes are integers, got {target.dtype}")
         raise ShapeError(
             f"cross_entropy: expected logits (n, C) and target (n,) or (n, C), got "
             f"{tuple(logits.shape)} and {tuple(target.shape)}"
@@ -465,6 +469,13 @@ def bpr_loss(positive: Any, negative: Any, reduction: str = "mean") -> Any:
     tensor(0.6931472)
     """
     positive, negative = full_precision(as_tensor(positive), as_tensor(negative))
+    try:
+        np.broadcast_shapes(positive.shape, negative.shape)
+    except ValueError:
+        raise ShapeError(
+            f"bpr_loss: shapes do not broadcast; got positive: {tuple(positive.shape)}, negative: "
+            f"{tuple(negative.shape)}"
+        ) from None
     return reduced("bpr_loss", -ops.logsigmoid(positive - negative), reduction)
 
 

@@ -68,6 +68,7 @@ class GCNConv(Module):
 
     def forward(self, x: Tensor | SparseTensor, A_hat: SparseTensor) -> Tensor:
         """x (n, in), A_hat (n, n) -> (n, out)."""
+        check_sparse("GCNConv", "A_hat", A_hat)
         check_width("GCNConv", x, self.in_features)
         if x.ndim != 2 or A_hat.ndim != 2 or A_hat.shape[1] != x.shape[0]:
             raise ShapeError(
@@ -224,8 +225,7 @@ class LightGCN(Module):
 
 def check_graph(layer: str, x: Any, A: Any, width: int | None) -> None:
     """ShapeError unless x is (n, width) and A a SparseTensor (n, n)."""
-    if not isinstance(A, SparseTensor):
-        raise TypeError(f"{layer}: A must be a SparseTensor, got {type(A).__name__}")
+    check_sparse(layer, "A", A)
     if width is not None:
         check_width(layer, x, width)
     if x.ndim != 2 or tuple(A.shape) != (x.shape[0], x.shape[0]):
@@ -233,3 +233,15 @@ def check_graph(layer: str, x: Any, A: Any, width: int | None) -> None:
             f"{layer}: expected x (n, {'in' if width is None else width}) and A (n, n), got "
             f"{tuple(x.shape)} and {tuple(A.shape)}"
         )
+
+
+def check_sparse(layer: str, name: str, A: Any) -> None:
+    """TypeError unless `A` is a SparseTensor; lists and integers are edges in other libraries."""
+    if isinstance(A, SparseTensor):
+        return
+    kind = getattr(getattr(A, "dtype", None), "kind", "")
+    edges = isinstance(A, (list, tuple)) or kind in ("i", "u")
+    hint = "; edges (2, e) from j to i become one with sg.coo([i, j], None, (n, n))"
+    raise TypeError(
+        f"{layer}: {name} must be a SparseTensor, got {type(A).__name__}{hint if edges else ''}"
+    )

@@ -194,5 +194,12 @@ class SparseLinear(Module):
 
 def check_width(layer: str, x: Any, width: int) -> None:
     """ShapeError unless the last dimension of `x` is `width`."""
+    check_tensor(layer, x)
     if x.ndim == 0 or x.shape[-1] != width:
         raise ShapeError(f"{layer}: expected x (..., {width}), got shape {tuple(x.shape)}")
+
+
+def check_tensor(layer: str, x: Any) -> None:
+    """TypeError for a list or a number: a layer takes tensors, and arrays."""
+    if not hasattr(x, "ndim"):
+        raise TypeError(f"{layer}: x must be a tensor, got {type(x).__name__}")

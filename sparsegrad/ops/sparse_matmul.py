@@ -267,6 +267,11 @@ def sampled_addmm(C: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> A
     y = as_tensor(y)
     if y.ndim < 2:
         raise ShapeError(f"sampled_addmm: y must be a matrix, got shape {y.shape}")
+    x = as_tensor(x)
+    if x.ndim < 2 or x.shape[-1] != y.shape[-2]:
+        raise ShapeError(
+            f"sampled_addmm: expected x (m, k) and y (k, n), got {x.shape} and {y.shape}"
+        )
     return sddmm(x, transpose(y, -2, -1), C, alpha, beta)
 
 

@@ -94,6 +94,8 @@ class Optimizer:
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Add {"params": tensors, ...}; hyperparameters that it lacks take the defaults."""
+        if "params" not in group:
+            raise ValueError(f"{self._name}: a group needs 'params', got {sorted(group)}")
         params = group["params"]
         params = [params] if isinstance(params, (Tensor, SparseTensor)) else list(params)
         if unknown := sorted(set(group) - {"params", *self.defaults}):

@@ -350,6 +350,7 @@ ROWS = [
            raw=True, huge=lambda d: ((d.huge(), d.dense(10**6, 1), d.dense(1, 10**6)), {}), errors=(
         (lambda: sg.sddmm(sg.ones(2, 1), sg.ones(2, 1), eye().pattern, beta=1), TypeError, "sddmm: beta scales the values"),
         (lambda: sg.sampled_addmm(eye(), sg.ones(2, 1), sg.ones(2)), sg.ShapeError, "sampled_addmm: y must be a matrix"),
+        (lambda: sg.sampled_addmm(eye(), sg.ones(2, 1), sg.ones(2, 2)), sg.ShapeError, r"sampled_addmm: expected x \(m, k\) and y \(k, n\), got \(2, 1\) and \(2, 2\)"),
     )),
     OpCase("addmm", lambda c, a, x: sg.addmm(c, a, x, alpha=2, beta=-3),
            lambda c, a, x: -3 * c + 2 * (a @ x), affine, None, FORMATS,

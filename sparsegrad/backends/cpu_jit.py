@@ -196,11 +196,11 @@ class CpuJit(
         return out, then is not None
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
-        plan = self._segments(values, indptr)
-        arrays = None if plan is None else same_index(indptr, perm)
-        if plan is None or arrays is None:
+        runs = self._segments(values, indptr)
+        arrays = None if runs is None else same_index(indptr, perm)
+        if runs is None or arrays is None:
             return super().sum_runs(values, perm, indptr)
-        (wide, _, width), (offsets, perm), dims = plan, arrays, values.shape[1:]
+        wide, width, (offsets, perm), dims = runs.wide, runs.width, arrays, values.shape[1:]
         if width == 1:
             cuts, _ = row_chunks(offsets, False)
             out = memory.empty((offsets.size - 1, *dims), wide)

@@ -8,7 +8,7 @@ import math
 from numba import float32
 from numba.extending import overload
 
-from sparsegrad.backends.cpu_jit_kernels_segment import _exp
+from sparsegrad.backends.cpu_jit_exp import exp
 from sparsegrad.backends.cpu_jit_vector import draw, inlined, kernel
 
 _ROOT_HALF = math.sqrt(0.5)
@@ -78,7 +78,7 @@ def gelu(ticket, chunk, x, out):
         source, result = x[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
         for i in range(source.size):
             v = source[i]
-            result[i] = v * _normal(v, _exp(F(-0.5) * v * v))
+            result[i] = v * _normal(v, exp(F(-0.5) * v * v))
 
 
 @kernel(">n1 n <F1 <F1 >F1", "F")
@@ -94,7 +94,7 @@ def gelu_grad(ticket, chunk, g, x, out):
         back = g[t * chunk : (t + 1) * chunk]
         for i in range(source.size):
             v = source[i]
-            bell = _exp(F(-0.5) * v * v)
+            bell = exp(F(-0.5) * v * v)
             result[i] = back[i] * (_normal(v, bell) + v * bell * F(_DENSITY))
 
 
@@ -110,7 +110,7 @@ def silu(ticket, chunk, x, out):
         source, result = x[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
         for i in range(source.size):
             v = source[i]
-            result[i] = v / (F(1) + _exp(-v))
+            result[i] = v / (F(1) + exp(-v))
 
 
 @kernel(">n1 n <F1 <F1 >F1", "F")
@@ -126,7 +126,7 @@ def silu_grad(ticket, chunk, g, x, out):
         back = g[t * chunk : (t + 1) * chunk]
         for i in range(source.size):
             v = source[i]
-            s = F(1) / (F(1) + _exp(-v))
+            s = F(1) / (F(1) + exp(-v))
             result[i] = back[i] * (s * (F(1) + v * (F(1) - s)))
 
 
@@ -193,7 +193,7 @@ def elu(ticket, chunk, alpha, x, out):
             power = F(1)
             for j in range(len(_INVERSES)):
                 power = F(1) + v * F(_INVERSES[j]) * power
-            low = v * power if v > near else _exp(v) - F(1)
+            low = v * power if v > near else exp(v) - F(1)
             result[i] = v if v > 0 else factor * low
 
 
@@ -210,4 +210,4 @@ def elu_grad(ticket, chunk, alpha, g, x, out):
         back = g[t * chunk : (t + 1) * chunk]
         for i in range(source.size):
             v = back[i]
-            result[i] = v if source[i] > 0 else v * factor * _exp(source[i])
+            result[i] = v if source[i] > 0 else v * factor * exp(source[i])

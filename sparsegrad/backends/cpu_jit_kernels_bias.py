@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegrad.backends.cpu_jit_kernels_segment import _exp
+from sparsegrad.backends.cpu_jit_exp import exp
 from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel
 
 _LONG = 256  # numbers that are worth a loop of their own
@@ -43,7 +43,7 @@ def finish(kind, biases, rows):
                 row[j] = F(0) if v <= F(0) else v  # NaN stays
         elif kind == 1:
             for j in range(row.size):
-                row[j] = F(1) / (F(1) + _exp(-(row[j] + biases[j])))
+                row[j] = F(1) / (F(1) + exp(-(row[j] + biases[j])))
         else:
             for j in range(row.size):
                 row[j] += biases[j]
@@ -68,7 +68,7 @@ def bias_act(ticket, chunk, kind, x, bias, out):
                     line[j] = F(0) if v <= F(0) else v
             elif kind == 1:
                 for j in range(row.size):
-                    line[j] = F(1) / (F(1) + _exp(-(row[j] + biases[j])))
+                    line[j] = F(1) / (F(1) + exp(-(row[j] + biases[j])))
             else:
                 for j in range(row.size):
                     line[j] = row[j] + biases[j]

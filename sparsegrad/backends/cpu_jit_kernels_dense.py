@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from sparsegrad.backends.cpu_jit_kernels_segment import _exp
+from sparsegrad.backends.cpu_jit_exp import exp
 from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel
 
 _LANES = 32  # maxima that are taken side by side: one of all would wait for the one before
@@ -53,7 +53,7 @@ def cross_entropy(ticket, chunk, x, classes, weight, smoothing, loss, lse):
             row = x[i]
             top, total = _top(row, lanes), F(0)
             for j in range(width):
-                total += _exp(row[j] - top)
+                total += exp(row[j] - top)
             high = math.log(total) + top
             lse[i] = high
             k = classes[i]
@@ -99,7 +99,7 @@ def cross_entropy_grad(ticket, chunk, g, x, lse, classes, weight, smoothing, out
             scale, high = g[i], lse[i]
             factor = scale * (share + spread * mass)
             for j in range(width):
-                line[j] = factor * _exp(row[j] - high)
+                line[j] = factor * exp(row[j] - high)
             if smoothing:
                 if weight.size:
                     for j in range(width):

@@ -11,7 +11,7 @@ import numpy as np
 from numba import float32, float64, int32, int64, uint32, uint64
 
 from sparsegrad.backends import philox
-from sparsegrad.backends.cpu_jit_kernels_segment import _bits
+from sparsegrad.backends.cpu_jit_exp import bitcast
 from sparsegrad.backends.cpu_jit_launch import Kernel
 from sparsegrad.backends.cpu_jit_vector import draw, inlined
 
@@ -123,9 +123,9 @@ def _polynomial(x, c):
 
 @inlined(set())
 def _log(x):
-    bits = _bits(x)
+    bits = bitcast(x)
     k = (bits >> 52) - 1022
-    m = _bits((bits & 0xFFFFFFFFFFFFF) | 0x3FE0000000000000)  # in [0.5, 1)
+    m = bitcast((bits & 0xFFFFFFFFFFFFF) | 0x3FE0000000000000)  # in [0.5, 1)
     small = m < _ROOT_HALF
     f = (m * 2.0 if small else m) - 1.0
     exponent = float64(k - 1 if small else k)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import float32, float64, int64, types, uint64
-from numba.extending import intrinsic, overload
+from numba import int64, uint64
 
 from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel, prefetch
 
@@ -103,21 +102,10 @@ def _max_rows(begin, end, values, c):
             c[j] = v if (v > c[j]) | (v != v) else c[j]
 
 
-@kernel(">n1 <n2 <I1 <F2 >F2")
-def segment_max(ticket, cuts, indptr, values, out):
-    """out (s, D) = the maxima of the runs of values (nnz, D)."""
-    while True:
-        t = draw(ticket)
-        if t >= cuts.shape[0] - 1:
-            return
-        for i in range(cuts[t, 0], cuts[t + 1, 0]):
-            _max_rows(int64(indptr[i]), int64(indptr[i + 1]), values, out[i])
-
-
 @kernel(">n1 <n2 <I1 <n1 <F2 >F2")
-def segment_amax(ticket, cuts, indptr, absent, values, out):
-    """out (s, D) = the maxima of the runs of values (nnz, D) and of `absent` (s,) zeros; 0 of
-    nothing."""
+def segment_max(ticket, cuts, indptr, absent, values, out):
+    """out (s, D) = the maxima of the runs of values (nnz, D); with `absent` (s,), of so many zeros
+    too, and 0 of nothing."""
     zero = out.dtype.type(0)
     while True:
         t = draw(ticket)
@@ -125,11 +113,8 @@ def segment_amax(ticket, cuts, indptr, absent, values, out):
             return
         for i in range(cuts[t, 0], cuts[t + 1, 0]):
             begin, end, row = int64(indptr[i]), int64(indptr[i + 1]), out[i]
-            if begin == end:
-                row[:] = zero
-                continue
             _max_rows(begin, end, values, row)
-            if absent[i] > 0:
+            if absent.size > 0 and (absent[i] > 0 or begin == end):
                 for j in range(row.size):
                     row[j] = zero if row[j] < zero else row[j]
 
@@ -200,75 +185,6 @@ def segment_prod_grad(ticket, cuts, indptr, zeros, g, values, out):
                 for e in range(end - 1, begin - 1, -1):
                     out[e, j] *= product
                     product *= values[e, j]
-
-
-@intrinsic
-def _bits(typingctx, value):
-    """A float's bits as a signed integer of its size, and back."""
-    pairs = {float32: types.int32, float64: types.int64}
-    pairs |= {integer: real for real, integer in list(pairs.items())}
-    if value not in pairs:
-        return None
-
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], context.get_value_type(signature.return_type))
-
-    return pairs[value](value), codegen
-
-
-# exp(x) = 2**n * exp(r) with n = round(x / ln 2): coefficients of Cephes, branch-free so that a
-# loop of it becomes vector code (without Intel's library Numba calls exp one number at a time).
-# `contract` alone: reordering would undo the two-step reduction.
-@inlined({"contract"})
-def _exp32(x):
-    x = float32(89.0) if x > float32(89.0) else x  # inf; NaN stays
-    x = float32(-104.0) if x < float32(-104.0) else x  # 0
-    magic = float32(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer in the low bits
-    shifted = x * float32(1.44269504088896341) + magic
-    n = _bits(shifted) - np.int32(0x4B400000)
-    whole = shifted - magic
-    r = x - whole * float32(0.693359375)
-    r = r - whole * float32(-2.12194440e-4)
-    p = float32(1.9875691500e-4)
-    p = p * r + float32(1.3981999507e-3)
-    p = p * r + float32(8.3334519073e-3)
-    p = p * r + float32(4.1665795894e-2)
-    p = p * r + float32(1.6666665459e-1)
-    p = p * r + float32(5.0000001201e-1)
-    y = p * r * r + r + float32(1.0)
-    half = n >> 1  # in two steps: 2**n alone may be out of range where the result is not
-    y *= _bits(np.int32((half + 127) << 23))
-    return y * _bits(np.int32((n - half + 127) << 23))
-
-
-@inlined({"contract"})
-def _exp64(x):
-    x = 710.0 if x > 710.0 else x  # inf; NaN stays
-    x = -746.0 if x < -746.0 else x  # 0
-    magic = 6755399441055744.0  # 1.5 * 2**52
-    shifted = x * 1.4426950408889634 + magic
-    n = _bits(shifted) - 0x4338000000000000
-    whole = shifted - magic
-    r = x - whole * 6.93145751953125e-1
-    r = r - whole * 1.42860682030941723212e-6
-    rr = r * r
-    p = 1.26177193074810590878e-4 * rr + 3.02994407707441961300e-2
-    p = (p * rr + 9.99999999999999999910e-1) * r
-    q = 3.00198505138664455042e-6 * rr + 2.52448340349684104192e-3
-    q = (q * rr + 2.27265548208155028766e-1) * rr + 2.00000000000000000005e0
-    y = 1.0 + 2.0 * p / (q - p)
-    half = n >> 1
-    y *= _bits((half + 1023) << 52)
-    return y * _bits((n - half + 1023) << 52)
-
-
-def _exp(x):
-    raise NotImplementedError("compiled only")
-
-
-@overload(_exp, jit_options={"forceinline": True})
-def _exp_of(x):
-    return (lambda x: _exp32(x)) if x == float32 else (lambda x: _exp64(x))
 
 
 @kernel(">n1 n <I1 <F2 >F3")

@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types, uint64
 from numba.extending import intrinsic
 
-from sparsegrad.backends.cpu_jit_kernels_segment import _exp
+from sparsegrad.backends.cpu_jit_exp import exp
 from sparsegrad.backends.cpu_jit_vector import (
     FAST,
     add,
@@ -164,7 +164,7 @@ def roomy(block, size):
 @inlined(FAST)
 def _exponentials(block, size):
     for j in range(size):
-        block[j] = _exp(block[j])
+        block[j] = exp(block[j])
 
 
 @inlined(set())

@@ -358,10 +358,10 @@ class Kernel:
 
         signature = tuple(map(as_type, self.params))
         options = {"nogil": True, "error_model": "numpy", "fastmath": self.flags}
-        # Numba's cache on disk watches the file of a kernel, not the vectors it is built from;
-        # they become a part of its name, so that no machine code outlives a change to them.
-        if not self.function.__qualname__.endswith(_vector_digest()):
-            self.function.__qualname__ += f"_{_vector_digest()}"
+        # Numba's cache on disk watches the file of a kernel, not the parts it is built from; they
+        # become a part of its name, so that no machine code outlives a change to them.
+        if not self.function.__qualname__.endswith(_parts_digest()):
+            self.function.__qualname__ += f"_{_parts_digest()}"
         try:
             return numba.njit(signature, cache=True, **options)(self.function)
         except Exception:
@@ -374,11 +374,11 @@ _compiling = threading.RLock()
 
 
 @cache
-def _vector_digest() -> str:
-    from sparsegrad.backends import cpu_jit_vector
+def _parts_digest() -> str:
+    from sparsegrad.backends import cpu_jit_exp, cpu_jit_vector
 
     try:
-        source = inspect.getsource(cpu_jit_vector)
+        source = inspect.getsource(cpu_jit_exp) + inspect.getsource(cpu_jit_vector)
     except OSError:  # shipped without sources
         return ""
     return hashlib.sha256(source.encode()).hexdigest()[:12]

@@ -92,45 +92,43 @@ class CpuJitNarrow(CpuJit):
         out = np.empty((nnz, heads), word)
         dense = _words(x, word, (m, heads, k)), _words(y, word, (n, heads, k))
         args = (cuts, indptr, indices, positions, *dense, out)
-        _launch("sddmm_16", args, len(cuts) - 1, nnz * heads * k)
+        kernel = kernel_of("sddmm_16", word, indptr.dtype)
+        launch(kernel, args, len(cuts) - 1, nnz * heads * k)
         return out.view(x.dtype).reshape(nnz, *x.shape[1:-1])
 
     def segment_sum(self, values: Array, indptr: Array) -> Array:
         word = _word(values)
-        plan = None if word is None else self._segments(values, indptr)
-        if word is None or plan is None:
+        runs = None if word is None else self._segments(values, indptr)
+        if word is None or runs is None:
             return super().segment_sum(values, indptr)
-        _, indptr_, width = plan
-        none, rows = NONE[indptr_.dtype], len(indptr) - 1
-        out = np.empty((rows, 1, width), word)
-        every = (indptr_, none, none, *row_chunks(indptr_, True))
-        words = _words(values, word, (len(values), 1, width))
+        none, rows = NONE[runs.indptr.dtype], len(indptr) - 1
+        out = np.empty((rows, 1, runs.width), word)
+        every = (runs.indptr, none, none, *row_chunks(runs.indptr, True))
+        words = _words(values, word, (len(values), 1, runs.width))
         _sum_rows(values.dtype, every, _one(values.dtype, word), 0, False, words, out)
         return out.view(values.dtype).reshape(rows, *values.shape[1:])
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
         word = _word(values)
-        plan = None if word is None else self._segments(values, indptr)
-        arrays = None if plan is None else same_index(indptr, perm)
-        if word is None or plan is None or arrays is None:
+        runs = None if word is None else self._segments(values, indptr)
+        arrays = None if runs is None else same_index(indptr, perm)
+        if word is None or runs is None or arrays is None:
             return super().sum_runs(values, perm, indptr)
         (offsets, perm), rows = arrays, indptr.size - 1
-        out = np.empty((rows, 1, plan[2]), word)
-        runs = (offsets, perm, NONE[perm.dtype], *row_chunks(offsets, True))
-        words = _words(values, word, (perm.size, 1, plan[2]))
-        _sum_rows(values.dtype, runs, _one(values.dtype, word), 0, False, words, out)
+        out = np.empty((rows, 1, runs.width), word)
+        plan = (offsets, perm, NONE[perm.dtype], *row_chunks(offsets, True))
+        words = _words(values, word, (perm.size, 1, runs.width))
+        _sum_rows(values.dtype, plan, _one(values.dtype, word), 0, False, words, out)
         return out.view(values.dtype).reshape(rows, *values.shape[1:])
 
     def segment_max(self, values: Array, indptr: Array) -> Array:
         word = _word(values)
-        plan = None if word is None else self._segments(values, indptr)
-        if word is None or plan is None:
+        runs = None if word is None else self._segments(values, indptr)
+        if word is None or runs is None:
             return super().segment_max(values, indptr)
-        _, indptr_, width = plan
-        cuts, _ = row_chunks(indptr_, False)
-        out = np.empty((indptr.size - 1, width), word)
-        args = (cuts, indptr_, _words(values, word, (len(values), width)), out)
-        _launch("segment_max_16", args, len(cuts) - 1, values.size)
+        out = np.empty((indptr.size - 1, runs.width), word)
+        words = _words(values, word, (len(values), runs.width))
+        runs.launch("segment_max_16", values.size, words, out)
         return out.view(values.dtype).reshape(len(out), *values.shape[1:])
 
     def spmm_extreme(
@@ -179,26 +177,21 @@ class CpuJitNarrow(CpuJit):
 
     def segment_softmax(self, values: Array, indptr: Array) -> Array:
         word = _word(values)
-        plan = None if word is None else self._segments(values, indptr)
-        if word is None or plan is None:
+        runs = None if word is None else self._segments(values, indptr)
+        if word is None or runs is None:
             return super().segment_softmax(values, indptr)
-        _, indptr_, width = plan
-        cuts, _ = row_chunks(indptr_, False)
-        out = np.empty((len(values), width), word)
-        args = (cuts, indptr_, _words(values, word, out.shape), out)
-        _launch("softmax_16", args, len(cuts) - 1, 8 * values.size)
+        out = np.empty((len(values), runs.width), word)
+        runs.launch("softmax_16", 8 * values.size, _words(values, word, out.shape), out)
         return out.view(values.dtype).reshape(values.shape)
 
     def segment_softmax_grad(self, g: Array, out: Array, indptr: Array) -> Array:
         word = _word(out, g)
-        plan = None if word is None else self._segments(out, indptr)
-        if word is None or plan is None or g.shape != out.shape:
+        runs = None if word is None else self._segments(out, indptr)
+        if word is None or runs is None or g.shape != out.shape:
             return super().segment_softmax_grad(g, out, indptr)
-        _, indptr_, width = plan
-        cuts, _ = row_chunks(indptr_, False)
-        grad = np.empty((len(out), width), word)
-        args = (cuts, indptr_, *(_words(a, word, grad.shape) for a in (g, out)), grad)
-        _launch("softmax_grad_16", args, len(cuts) - 1, 4 * out.size)
+        grad = np.empty((len(out), runs.width), word)
+        words = (_words(a, word, grad.shape) for a in (g, out))
+        runs.launch("softmax_grad_16", 4 * out.size, *words, grad)
         return grad.view(out.dtype).reshape(out.shape)
 
 
@@ -228,11 +221,6 @@ def _words(array: Array, word: np.dtype, shape: tuple[int, ...]) -> Array:
 
 def _one(dtype: np.dtype, word: np.dtype) -> Array:
     return np.ones((1, 1), dtype).view(word)
-
-
-def _launch(name: str, args: tuple[Any, ...], tasks: int, elements: int) -> None:
-    """Run a kernel for the dtypes of its last argument (words) and of indptr."""
-    launch(kernel_of(name, args[-1].dtype, args[1].dtype), args, tasks, elements)
 
 
 def _sum_rows(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from sparsegrad.backends.cpu_jit_calls import (
     I4,
     I8,
     LINE,
+    NONE,
     add_carries,
     array_of,
     inside,
@@ -109,134 +110,68 @@ class CpuJitSegments(Cpu):
             out[...] = total.reshape(out.shape)
 
     def segment_sum(self, values: Array, indptr: Array) -> Array:
-        plan = self._segments(values, indptr)
-        if plan is None:
+        runs = self._segments(values, indptr)
+        if runs is None:
             return super().segment_sum(values, indptr)
-        wide, indptr_, width = plan
-        cuts, carried = row_chunks(indptr_, True)
+        cuts, carried = row_chunks(runs.indptr, True)
         rows = len(indptr) - 1
-        out = memory.empty((rows + len(cuts) * bool(carried.size), *values.shape[1:]), wide)
-        flat = array_of(values, wide, (len(values), width))
-        args = (cuts, indptr_, flat, out.reshape(len(out), width))
-        launch(kernel_of("segment_sum", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
+        out = memory.empty((rows + len(cuts) * bool(carried.size), *values.shape[1:]), runs.wide)
+        args = (cuts, runs.indptr, runs.rows(values), runs.rows(out))
+        kernel = kernel_of("segment_sum", runs.wide, runs.indptr.dtype)
+        launch(kernel, args, len(cuts) - 1, values.size)
         out = add_carries(out, rows, cuts, carried)
         return result(out, values.dtype, (rows, *values.shape[1:]))
 
     def segment_max(self, values: Array, indptr: Array) -> Array:
-        plan = self._segments(values, indptr)
-        if plan is None:
+        runs = self._segments(values, indptr)
+        if runs is None:
             return super().segment_max(values, indptr)
-        wide, indptr_, width = plan
-        cuts, _ = row_chunks(indptr_, False)
-        out = np.empty((len(indptr) - 1, *values.shape[1:]), dtype=wide)
-        flat = array_of(values, wide, (len(values), width))
-        args = (cuts, indptr_, flat, out.reshape(len(out), width))
-        launch(kernel_of("segment_max", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
-        return result(out, values.dtype, (len(out), *values.shape[1:]))
+        return runs.made("segment_max", len(indptr) - 1, 1, NONE[I8], runs.rows(values))
 
     def segment_amax(self, values: Array, indptr: Array, absent: Array) -> Array:
-        plan = self._segments(values, indptr)
-        if plan is None or values.dtype.itemsize == 2:  # of which `segment_max` needs no copy
+        runs = self._segments(values, indptr)
+        if runs is None or values.dtype.itemsize == 2:  # of which `segment_max` needs no copy
             return super().segment_amax(values, indptr, absent)
-        wide, indptr_, width = plan
-        cuts, _ = row_chunks(indptr_, False)
-        out = np.empty((len(indptr) - 1, *values.shape[1:]), dtype=wide)
-        flat = array_of(values, wide, (len(values), width))
-        args = (cuts, indptr_, contiguous(absent, I8), flat, out.reshape(len(out), width))
-        launch(kernel_of("segment_amax", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
-        return result(out, values.dtype, out.shape)
+        arrays = contiguous(absent, I8), runs.rows(values)
+        return runs.made("segment_max", len(indptr) - 1, 1, *arrays)
 
     def segment_amax_grad(
         self, g: Array, values: Array, out: Array, indptr: Array, absent: Array
     ) -> Array:
-        plan = self._segments(values, indptr)
-        if plan is None or not g.dtype == values.dtype == out.dtype:
+        runs = self._segments(values, indptr)
+        if runs is None or not g.dtype == values.dtype == out.dtype:
             return super().segment_amax_grad(g, values, out, indptr, absent)
-        wide, indptr_, width = plan
-        cuts, _ = row_chunks(indptr_, False)
-        grad = memory.empty(values.shape, wide)
-        flat, ends = (len(values), width), (len(out), width)
-        args = (
-            cuts,
-            indptr_,
-            contiguous(absent, I8),
-            array_of(g, wide, ends),
-            array_of(values, wide, flat),
-            array_of(out, wide, ends),
-            grad.reshape(flat),
-        )
-        launch(
-            kernel_of("segment_amax_grad", wide, indptr_.dtype), args, len(cuts) - 1, 2 * grad.size
-        )
-        return result(grad, values.dtype, values.shape)
+        arrays = (runs.rows(a) for a in (g, values, out))
+        return runs.made("segment_amax_grad", len(values), 2, contiguous(absent, I8), *arrays)
 
     def segment_prod(self, values: Array, runs: Any, zeros: Array) -> Array:
-        plan = self._segments(values, runs.indptr)
-        if plan is None:
+        served = self._segments(values, runs.indptr)
+        if served is None:
             return super().segment_prod(values, runs, zeros)
-        wide, indptr_, width = plan
-        cuts, _ = row_chunks(indptr_, False)
-        out = np.empty((len(indptr_) - 1, *values.shape[1:]), dtype=wide)
-        flat = array_of(values, wide, (len(values), width))
-        args = (cuts, indptr_, contiguous(zeros, I8), flat, out.reshape(len(out), width))
-        launch(kernel_of("segment_prod", wide, indptr_.dtype), args, len(cuts) - 1, values.size)
-        return result(out, values.dtype, out.shape)
+        arrays = contiguous(zeros, I8), served.rows(values)
+        return served.made("segment_prod", len(runs.indptr) - 1, 1, *arrays)
 
     def segment_prod_grad(self, g: Array, values: Array, runs: Any, zeros: Array) -> Array:
-        plan = self._segments(values, runs.indptr)
-        if plan is None or g.dtype != values.dtype:
+        served = self._segments(values, runs.indptr)
+        if served is None or g.dtype != values.dtype:
             return super().segment_prod_grad(g, values, runs, zeros)
-        wide, indptr_, width = plan
-        cuts, _ = row_chunks(indptr_, False)
-        grad = memory.empty(values.shape, wide)
-        flat = (len(values), width)
-        args = (
-            cuts,
-            indptr_,
-            contiguous(zeros, I8),
-            array_of(g, wide, (len(g), width)),
-            array_of(values, wide, flat),
-            grad.reshape(flat),
-        )
-        launch(
-            kernel_of("segment_prod_grad", wide, indptr_.dtype), args, len(cuts) - 1, 4 * grad.size
-        )
-        return result(grad, values.dtype, values.shape)
+        arrays = (served.rows(a) for a in (g, values))
+        return served.made("segment_prod_grad", len(values), 4, contiguous(zeros, I8), *arrays)
 
     def segment_softmax(self, values: Array, indptr: Array) -> Array:
-        plan = self._segments(values, indptr)
-        if plan is None:
+        runs = self._segments(values, indptr)
+        if runs is None:
             return super().segment_softmax(values, indptr)
-        wide, indptr_, width = plan
-        cuts, _ = row_chunks(indptr_, False)
-        out = memory.empty(values.shape, wide)
-        flat = (len(values), width)
-        args = (cuts, indptr_, array_of(values, wide, flat), out.reshape(flat))
-        kernel = kernel_of("segment_softmax", wide, indptr_.dtype)
-        launch(kernel, args, len(cuts) - 1, 8 * values.size)
-        return result(out, values.dtype, values.shape)
+        return runs.made("segment_softmax", len(values), 8, runs.rows(values))
 
     def segment_softmax_grad(self, g: Array, out: Array, indptr: Array) -> Array:
-        plan = self._segments(out, indptr)
-        if plan is None or g.shape != out.shape or wide_of(g.dtype) is None:
+        runs = self._segments(out, indptr)
+        if runs is None or g.shape != out.shape or wide_of(g.dtype) is None:
             return super().segment_softmax_grad(g, out, indptr)
-        wide, indptr_, width = plan
-        cuts, _ = row_chunks(indptr_, False)
-        grad = memory.empty(out.shape, wide)
-        flat = (len(out), width)
-        args = (
-            cuts,
-            indptr_,
-            array_of(g, wide, flat),
-            array_of(out, wide, flat),
-            grad.reshape(flat),
-        )
-        kernel = kernel_of("segment_softmax_grad", wide, indptr_.dtype)
-        launch(kernel, args, len(cuts) - 1, 2 * out.size)
-        return result(grad, out.dtype, out.shape)
+        return runs.made("segment_softmax_grad", len(out), 2, runs.rows(g), runs.rows(out))
 
-    def _segments(self, values: Array, indptr: Array) -> tuple[np.dtype, Array, int] | None:
-        """Dtype to compute in, offsets and width of a call that the kernels serve."""
+    def _segments(self, values: Array, indptr: Array) -> _Segments | None:
+        """The runs of a call that the kernels serve."""
         if not self._pays(values.size, _MIN_SEGMENT):
             return None
         wide, arrays = wide_of(values.dtype), same_index(indptr)
@@ -244,7 +179,33 @@ class CpuJitSegments(Cpu):
             return None
         if not values.size or indptr.size < 2 or indptr[0] != 0 or indptr[-1] != len(values):
             return None
-        return wide, arrays[0], math.prod(values.shape[1:])
+        return _Segments(values, math.prod(values.shape[1:]), wide, arrays[0])
+
+
+class _Segments(NamedTuple):
+    """Runs of values (nnz, *D) that the kernels serve."""
+
+    values: Array
+    width: int  # of all D together
+    wide: np.dtype  # in which kernels compute
+    indptr: Array
+
+    def rows(self, array: Array) -> Array:
+        """An array (n, *D) as kernels take it: two-dimensional."""
+        return array_of(array, self.wide, (len(array), self.width))
+
+    def made(self, kernel: str, n: int, effort: int, *arrays: Array) -> Array:
+        """The array (n, *D) that a kernel fills, in the time of `effort` additions a value."""
+        out = memory.empty((n, *self.values.shape[1:]), self.wide)
+        work = effort * self.values.size
+        self.launch(kernel, work, *arrays, out.reshape(n, self.width))
+        return result(out, self.values.dtype, out.shape)
+
+    def launch(self, kernel: str, work: int, *arrays: Array) -> None:
+        """Run a kernel over whole runs; the last array is what it fills, in its dtype."""
+        cuts, _ = row_chunks(self.indptr, False)
+        compiled = kernel_of(kernel, arrays[-1].dtype, self.indptr.dtype)
+        launch(compiled, (cuts, self.indptr, *arrays), len(cuts) - 1, work)
 
 
 def _gather(tables: Sequence[Array], index: Array, out: Array) -> bool:

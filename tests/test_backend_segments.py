@@ -53,12 +53,25 @@ def test_segment_amax_with_absent_zeros(be, runs, index, dtype):
     for tail in [(), (3,), (0,)]:
         for values in layouts(whole(rng, (int(indptr[-1]), *tail), dtype)):
             with Unchanged(values, indptr, absent):
+                least = be.segment_amin(values, indptr, absent)
+                same(least, REFERENCE.segment_amin(values, indptr, absent))
                 out = be.segment_amax(values, indptr, absent)
                 same(out, REFERENCE.segment_amax(values, indptr, absent))
                 g = rng.normal(size=out.shape).astype(dtype)
                 args = g, values, out, indptr, absent
                 got, want = be.segment_amax_grad(*args), REFERENCE.segment_amax_grad(*args)
                 same(got, want, exact=False)
+
+
+@every_backend
+def test_the_least_of_integers(be):
+    """The lowest has no negative, and bools as bytes have none at all."""
+    indptr, absent = np.array([0, 2, 3, 3, 4]), np.array([0, 1, 2, 0])
+    for dtype, wanted in (("i4", [-(2**31), 0, 0, 7]), ("u1", [1, 0, 0, 7])):
+        values = np.array([5, np.iinfo(dtype).min or 1, 3, 7], dtype)
+        out = be.segment_amin(values, indptr, absent)
+        assert out.dtype == dtype
+        assert out.tolist() == wanted
 
 
 @fast

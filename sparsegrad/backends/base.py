@@ -267,17 +267,28 @@ class Backend(Checks, Chosen, Degrees, Dense, Places, Products, Steps, Draws):
     def segment_amax(self, values: Array, indptr: Array, absent: Array) -> Array:
         """Maxima of each run and of as many zeros as `absent` (s,), int64, says: (s, *D); 0 for
         neither."""
-        out, xp = self.segment_max(values, indptr), self.xp
+        return self._with_zeros(self.segment_max(values, indptr), indptr, absent, self.xp.maximum)
+
+    def segment_amin(self, values: Array, indptr: Array, absent: Array) -> Array:
+        """Minima, as `segment_amax` finds maxima."""
+        if kind(values.dtype) == "f":
+            return -self.segment_amax(-values, indptr, absent)
+        out = ~self.segment_max(~values, indptr)  # -values need not be one of integers
+        return self._with_zeros(out, indptr, absent, self.xp.minimum)
+
+    def _with_zeros(self, out: Array, indptr: Array, absent: Array, meet: Any) -> Array:
+        """Extremes of runs, and of as many zeros as `absent` says; 0 of neither."""
+        xp, zero = self.xp, out.dtype.type(0)
         lead = (-1, *(1,) * (out.ndim - 1))
-        out = xp.where((absent > 0).reshape(lead), xp.maximum(out, out.dtype.type(0)), out)
+        out = xp.where((absent > 0).reshape(lead), meet(out, zero), out)
         empty = (xp.diff(indptr) == 0).reshape(lead)
-        return xp.where(empty, out.dtype.type(0), out).astype(values.dtype, copy=False)
+        return xp.where(empty, zero, out).astype(out.dtype, copy=False)
 
     def segment_amax_grad(
         self, g: Array, values: Array, out: Array, indptr: Array, absent: Array
     ) -> Array:
-        """The gradient of `segment_amax` from its result, (nnz, *D): ties share it equally, absent
-        zeros among them. They are counted in float64: float32 stops at 2^24."""
+        """The gradient of `segment_amax` (or `segment_amin`) from its result, (nnz, *D): ties share
+        it equally, absent zeros among them. They are counted in float64: float32 stops at 2^24."""
         xp, nnz, wide = self.xp, len(values), np.float64
         hit = values == self.segment_spread(out, indptr, nnz)
         zeros = absent.reshape(-1, *(1,) * (out.ndim - 1)).astype(wide)

@@ -254,6 +254,11 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaSelect):
             return super().segment_amax(values, indptr, absent)
         return segment.reduce(values, indptr, segment.LARGEST, absent=absent)
 
+    def segment_amin(self, values: Array, indptr: Array, absent: Array) -> Array:
+        if not segment.serves(segment.LEAST, values.dtype):
+            return super().segment_amin(values, indptr, absent)
+        return segment.reduce(values, indptr, segment.LEAST, absent=absent)
+
     def segment_amax_grad(
         self, g: Array, values: Array, out: Array, indptr: Array, absent: Array
     ) -> Array:

@@ -78,11 +78,12 @@ def _loads(values: Iterable[str], all_of_them: bool) -> tuple[tuple[str, ...], .
     )
 
 
-# <value, index, sum | largest | log of the sum of exponentials | how many are equal | product>
+# <value, index, sum | largest | log of the sum of exponentials | how many are equal | product |
+# least>
 _REDUCED = (
-    *_product(_VALUE, _INDEX, (0, 1, 4)),
+    *_product(_VALUE, _INDEX, (0, 1, 4, 5)),
     *_product(_FLOAT, _INDEX, (2, 3)),
-    *_product(("unsigned char",), _INDEX, (1,)),  # bools
+    *_product(("unsigned char",), _INDEX, (1, 5)),  # bools
 )
 
 # <value, index, elements a load>: as many as registers hold of gradient, parameter and state.
@@ -115,20 +116,20 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     },
     "segment": {
         "sg_segment_reduce": _REDUCED,
-        "sg_segment_parts": _REDUCED,
         "sg_segment_join": _REDUCED,
-        "sg_segment_softmax": _product(_FLOAT, _INDEX),
-        "sg_segment_softmax_grad": _product(_FLOAT, _INDEX),
-        "sg_segment_softmax_apply": _product(_FLOAT, _INDEX),
-        "sg_segment_softmax_grad_apply": _product(_FLOAT, _INDEX),
         "sg_segment_expand": _product(_INDEX),
         "sg_segment_spread": _product(
             ("unsigned short", "unsigned int", "unsigned long long"), _INDEX
         ),
         "sg_segment_largest_grad": _product(_FLOAT, _INDEX),
         "sg_segment_product_grad": _product(_FLOAT, _INDEX),
-        "sg_segment_product_others": _product(_FLOAT, _INDEX),
-        "sg_segment_product_grad_apply": _product(_FLOAT, _INDEX),
+        "sg_segment_product_apply": _product(_FLOAT, _INDEX),
+    },
+    "softmax": {
+        "sg_segment_softmax": _product(_FLOAT, _INDEX),
+        "sg_segment_softmax_apply": _product(_FLOAT, _INDEX),
+        "sg_segment_softmax_grad": _product(_FLOAT, _INDEX),
+        "sg_segment_softmax_grad_apply": _product(_FLOAT, _INDEX),
     },
     "select": {
         "sg_select_count": _product(("unsigned char", *_FLOAT), _INDEX),

@@ -71,6 +71,8 @@ _DTYPES: dict[str, np.dtype] = {
 }
 _ACCUMULATORS = {"__half": "float", "__nv_bfloat16": "float"}
 
+_HEADERS = {"segment": ("segments.cuh",), "softmax": ("segments.cuh",)}  # beside common.cuh
+
 
 # ---- sources and instances
 
@@ -86,8 +88,8 @@ def directory() -> Path:
 
 @cache
 def source(family: str) -> str:
-    """The text that is compiled for `kernels/<family>.cu`, the common header included."""
-    files = ("common.cuh", f"{family}.cu")
+    """The text that is compiled for `kernels/<family>.cu`, its headers included."""
+    files = ("common.cuh", *_HEADERS.get(family, ()), f"{family}.cu")
     folder = directory()
     return "".join(
         f'#line 1 "{name}"\n{(folder / name).read_text(encoding="utf-8")}' for name in files

@@ -15,6 +15,7 @@ from sparsegrad.backends.cuda_kernels import (
 
 __all__ = [
     "LARGEST",
+    "LEAST",
     "LOGSUMEXP",
     "PRODUCT",
     "SUM",
@@ -30,7 +31,8 @@ __all__ = [
 
 Array = Any
 
-SUM, LARGEST, LOGSUMEXP, _TIES, PRODUCT = range(5)  # as the kernels number them
+SUM, LARGEST, LOGSUMEXP, _TIES, PRODUCT, LEAST = range(6)  # as the kernels number them
+_MANY = 512  # tiles from which the pieces of long segments are joined before they are looked at
 _WORDS = {2: "uint16", 4: "uint32", 8: "uint64"}  # what rows of any dtype are read as
 _FLOAT = {"float16", "bfloat16", "float32", "float64"}
 _INDEX = {"int32", "int64"}
@@ -40,7 +42,7 @@ def serves(op: int, dtype: Any) -> bool:
     """Whether there are instances for values of this dtype."""
     name = dtype.name
     if name == "uint8":
-        return op == LARGEST
+        return op in (LARGEST, LEAST)
     return name in _FLOAT or (op != LOGSUMEXP and name in _INDEX)
 
 
@@ -91,12 +93,13 @@ def spread(x: Array, offsets: Array, n: int) -> Array | None:
 def reduce(
     values: Array, offsets: Array, op: int, *, absent: Array | None = None, dtype: str | None = None
 ) -> Array:
-    """Sum, largest, product or log of the sum of exponentials of each segment: (n, *D) -> (s, *D).
+    """Sum, largest, least, product or log of the sum of exponentials of each segment:
+    (n, *D) -> (s, *D).
 
-    Of an empty segment 0, or the lowest number there is, or for a product 1. absent (s,), int64: as
-    many zeros are among the factors, or among those of which the largest is found, and that is 0 of
-    none at all. `dtype="bfloat16"` says
-    that uint16 arrays hold bfloat16.
+    Of an empty segment 0, or the lowest number there is, the highest for the least, or 1 for a
+    product. absent (s,), int64: as many zeros are among the factors, or among those of which the
+    largest (or least) is found, and that is 0 of none at all. `dtype="bfloat16"` says that uint16
+    arrays hold bfloat16.
     """
     import cupy
 
@@ -113,8 +116,8 @@ def reduce(
 def largest_grad(
     g: Array, values: Array, out: Array, offsets: Array, absent: Array, *, dtype: str | None = None
 ) -> Array:
-    """The gradient of the largest from its result `out`, and `absent` as in `reduce`: g (s, *D) in
-    equal shares to those that are the largest, (n, *D)."""
+    """The gradient of the largest (or least) from its result `out`, and `absent` as in `reduce`:
+    g (s, *D) in equal shares to those that are the largest, (n, *D)."""
     import cupy
 
     values, g, top = map(cupy.ascontiguousarray, (values, g, out))
@@ -151,11 +154,9 @@ def product_grad(
     absent = absent.astype("int64", copy=False)
     held = out if out.dtype == call.wide else cupy.empty(out.shape, call.wide)
     common = {"g": g, "values": values, "absent": absent, "held": held, "out": out}
-    call.short("sg_segment_product_grad", **common)
+    call.short("segment", "sg_segment_product_grad", **common)
     if call.may_be_long:
-        partial, owner = call.parts(PRODUCT, values, None)
-        whole = call.others(partial, owner)
-        call.apply("sg_segment_product_grad_apply", owner, whole, **common)
+        call.apply("segment", "sg_segment_product_apply", **common)
     return out
 
 
@@ -171,11 +172,10 @@ def softmax(
         return out
     call = _Call(values, offsets, dtype)
     common = {"values": values, "logarithm": logarithm, "out": out}
-    call.short("sg_segment_softmax", **common)
+    call.short("softmax", "sg_segment_softmax", **common)
     if call.may_be_long:
-        partial, owner = call.parts(LOGSUMEXP, values, None)
-        whole = call.join(LOGSUMEXP, (partial, owner))
-        call.apply("sg_segment_softmax_apply", owner, whole, apart=call.apart, **common)
+        whole = call.joined(LOGSUMEXP)
+        call.apply("softmax", "sg_segment_softmax_apply", whole_or_null=whole, **common)
     return out
 
 
@@ -192,11 +192,10 @@ def softmax_grad(
         return out
     call = _Call(y, offsets, dtype)
     common = {"g": g, "y": y, "logarithm": logarithm, "out": out}
-    call.short("sg_segment_softmax_grad", **common)
+    call.short("softmax", "sg_segment_softmax_grad", **common)
     if call.may_be_long:
-        partial, owner = call.parts(SUM, g, None if logarithm else y)
-        whole = call.join(SUM, (partial, owner))
-        call.apply("sg_segment_softmax_grad_apply", owner, whole, **common)
+        whole = call.joined(SUM)
+        call.apply("softmax", "sg_segment_softmax_grad_apply", whole_or_null=whole, **common)
     return out
 
 
@@ -208,18 +207,23 @@ class _Call:
 
         offsets = cupy.ascontiguousarray(offsets)
         self._types = ctype_of(values.dtype, dtype), ctype_of(offsets.dtype)
-        self._width, self._n = prod(values.shape[1:]), len(values)
+        width, self._n = prod(values.shape[1:]), len(values)
         self._segments = offsets.size - 1
-        self._columns = min(32, power_of_two(self._width))
+        columns = min(32, power_of_two(width))
         # A warp goes over a tile alone: few rounds where it has 32 strides, many bytes each where
         # it has one.
-        self._tile = 1024 if self._columns < 8 else 256
-        self._tiles = -(-self._n // self._tile)
-        self.may_be_long = self._n > self._tile
-        self._blocks = -(-self._width // self._columns)
-        self._common = {"offsets": offsets, "width": self._width, "columns": self._columns}
-        self._common["tile"] = self._tile
-        self.apart = 2 * self._tiles * self._width  # between the two numbers of a state
+        tile = 1024 if columns < 8 else 256
+        self._tiles = -(-self._n // tile)
+        self.may_be_long = self._n > tile
+        self._blocks = -(-width // columns)
+        self._common = {"offsets": offsets, "n": self._n, "width": width, "columns": columns}
+        self._common["tile"] = tile
+        # States of the pieces of long segments in each tile, of two numbers at most, that far from
+        # each other; and whose they are.
+        self._common["apart"] = apart = 2 * self._tiles * width
+        long = self.may_be_long
+        self._partial = cupy.empty(2 * apart, self.wide) if long else None
+        self._owner = cupy.empty(2 * self._tiles, offsets.dtype) if long else None
 
     @property
     def wide(self) -> Any:
@@ -238,9 +242,11 @@ class _Call:
     ) -> None:
         """Numbers of each segment, to `out` or `wide`."""
         results = {"out_or_null": out, "wide_or_null": wide, "absent_or_null": absent}
-        self.short("sg_segment_reduce", str(op), values=values, wanted_or_null=wanted, **results)
+        self.short(
+            "segment", "sg_segment_reduce", str(op), values=values, wanted_or_null=wanted, **results
+        )
         if self.may_be_long:
-            self.join(op, self.parts(op, values, None, wanted), **results)
+            self._join(op, whole_or_null=None, **results)
 
     def entries(self, name: str, **arguments: Any) -> None:
         """A kernel that goes over all entries."""
@@ -250,93 +256,57 @@ class _Call:
             offsets=self._common["offsets"],
             segments=self._segments,
             n=self._n,
-            width=self._width,
+            width=self._common["width"],
             **arguments,
         )
 
-    def short(self, name: str, *more: str, **arguments: Any) -> None:
-        """The kernel of the segments that are not too long."""
+    def short(self, family: str, name: str, *more: str, **arguments: Any) -> None:
+        """The segments that are not too long, and the pieces of those that are."""
         # Each lane should find the four entries that it keeps in flight.
-        mean = self._n / max(1, self._segments)
-        lanes = min(32, self._columns * power_of_two(int(mean + 3) // 4))
+        mean, columns = self._n / max(1, self._segments), self._common["columns"]
+        lanes = min(32, columns * power_of_two(int(mean + 3) // 4))
+        threads = self._segments * self._blocks * lanes
         launch(
-            kernel("segment", name, *self._types, *more),
-            self._segments * self._blocks * lanes,
+            kernel(family, name, *self._types, *more),
+            max(threads, 32 * self._tiles) if self.may_be_long else threads,
             **self._common,
             **arguments,
             segments=self._segments,
             lanes=lanes,
+            partial_or_null=self._partial,
+            owner_or_null=self._owner,
         )
 
-    def parts(
-        self, op: int, values: Array, by: Array | None, wanted: Array | None = None
-    ) -> tuple[Array, Array]:
-        """States of the pieces of long segments in each tile, and whose they are."""
-        import cupy
-
-        numbers = 2 if op == LOGSUMEXP else 1
-        partial = cupy.empty(numbers * self.apart, accumulator_of(self._types[0]))
-        owner = cupy.empty(2 * self._tiles, self._common["offsets"].dtype)
-        launch(
-            kernel("segment", "sg_segment_parts", *self._types, str(op)),
-            32 * self._tiles,
-            **self._common,
-            values=values,
-            by_or_null=by,
-            wanted_or_null=wanted,
-            segments=self._segments,
-            n=self._n,
-            apart=self.apart,
-            partial=partial,
-            owner=owner,
-        )
-        return partial, owner
-
-    def join(self, op: int, parts: tuple[Array, Array], **results: Array | None) -> Array | None:
-        """What each long segment comes to: to `results`, or its state, at the tile where it
-        begins."""
-        import cupy
-
-        partial, owner = parts
-        whole = None if results else cupy.empty_like(partial)
-        results = results or dict.fromkeys(("out_or_null", "wide_or_null", "absent_or_null"))
+    def _join(self, op: int, **results: Array | None) -> None:
+        """What each long segment comes to."""
         launch(
             kernel("segment", "sg_segment_join", *self._types, str(op)),
             32 * self._tiles * self._blocks,
             **self._common,
-            partial=partial,
-            owner=owner,
-            n=self._n,
-            apart=self.apart,
+            partial=self._partial,
+            owner=self._owner,
             **results,
-            whole_or_null=whole,
         )
-        return whole
 
-    def others(self, partial: Array, owner: Array) -> Array:
-        """For each piece of a long segment, the product of the states of all others."""
+    def joined(self, op: int) -> Array | None:
+        """The state of each long segment, at the tile where it begins; None where each piece may
+        as well look at all others."""
         import cupy
 
-        whole = cupy.empty_like(partial)
-        launch(
-            kernel("segment", "sg_segment_product_others", *self._types),
-            32 * self._tiles * self._blocks,
-            **self._common,
-            partial=partial,
-            owner=owner,
-            n=self._n,
-            whole=whole,
-        )
+        if self._tiles <= _MANY:
+            return None
+        whole = cupy.empty_like(self._partial)
+        nothing = dict.fromkeys(("out_or_null", "wide_or_null", "absent_or_null"))
+        self._join(op, whole_or_null=whole, **nothing)
         return whole
 
-    def apply(self, name: str, owner: Array, whole: Array | None, **arguments: Any) -> None:
+    def apply(self, family: str, name: str, **arguments: Any) -> None:
         """Write the entries of the long segments."""
         launch(
-            kernel("segment", name, *self._types),
+            kernel(family, name, *self._types),
             64 * self._tiles,
             **self._common,
             **arguments,
-            owner=owner,
-            n=self._n,
-            whole=whole,
+            partial=self._partial,
+            owner=self._owner,
         )

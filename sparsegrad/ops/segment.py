@@ -75,15 +75,19 @@ segment_softmax_grad_p.defvjp(
 @primitive(promote="none")
 def segment_amax_p(be: Any, values: Any, *, indptr: Any, absent: Any) -> Any:
     """Maximum of each run and of as many zeros as `absent` (s,) says: (s, *D); 0 for neither."""
-    if values.dtype.kind == "b":
-        return be.segment_amax(values.view("uint8"), indptr, absent).view(bool)
-    return be.segment_amax(values, indptr, absent)
+    return _extreme(be.segment_amax, values, indptr, absent)
 
 
 @primitive(promote="none")
 def segment_amin_p(be: Any, values: Any, *, indptr: Any, absent: Any) -> Any:
     """Minimum, as `segment_amax_p` finds the maximum."""
-    return -be.segment_amax(-values, indptr, absent)
+    return _extreme(be.segment_amin, values, indptr, absent)
+
+
+def _extreme(find: Any, values: Any, indptr: Any, absent: Any) -> Any:
+    if values.dtype.kind == "b":
+        return find(values.view("uint8"), indptr, absent).view(bool)
+    return find(values, indptr, absent)
 
 
 @primitive(promote="none")

@@ -1,4 +1,5 @@
-"""kernels/segment.cu against NumPy in float64: widths, lengths, long segments, dtypes."""
+"""kernels/segment.cu and softmax.cu against NumPy in float64: widths, lengths, long segments,
+dtypes."""
 
 from itertools import pairwise
 
@@ -60,6 +61,16 @@ def check_largest(cp, dtype="float32", **options):
     lowest = float(np.iinfo(dtype).min) if dtype in INDEX else -np.inf
     for i, run in enumerate(runs(offsets)):
         np.testing.assert_array_equal(got[i], x[run].max(0, initial=lowest))
+    return got
+
+
+def check_least(cp, dtype="float32", **options):
+    (values,), (there,), offsets, offsets_there = drawn(cp, dtype=dtype, **options)
+    got = load(segment.reduce(there, offsets_there, segment.LEAST, dtype=dtype).get(), dtype)
+    x = load(values, dtype)
+    highest = float(np.iinfo(dtype).max) if dtype in INDEX else np.inf
+    for i, run in enumerate(runs(offsets)):
+        np.testing.assert_array_equal(got[i], x[run].min(0, initial=highest))
     return got
 
 
@@ -143,20 +154,24 @@ def absent_zeros(segments):
     return np.arange(segments) % 3 * 1000  # none in every third segment
 
 
-def check_largest_of_few(cp, dtype="float32", numbers=few_numbers, **options):
+def check_largest_of_few(cp, dtype="float32", numbers=few_numbers, least=False, **options):
     """Also the zeros of absent entries; 0 of nothing at all."""
     drawn_ = drawn(cp, dtype=dtype, numbers=numbers, **options)
     (values,), (there,), offsets, offsets_there = drawn_
     absent = absent_zeros(offsets.size - 1)
-    got = segment.reduce(
-        there, offsets_there, segment.LARGEST, absent=cp.asarray(absent), dtype=dtype
-    ).get()
+    op = segment.LEAST if least else segment.LARGEST
+    got = segment.reduce(there, offsets_there, op, absent=cp.asarray(absent), dtype=dtype).get()
     x = load(values, dtype)
     for i, run in enumerate(runs(offsets)):
         zeros = np.zeros((int(absent[i] > 0 or run.start == run.stop), *x.shape[1:]))
-        wanted = np.concatenate((x[run], zeros)).max(0)
+        wanted = np.concatenate((x[run], zeros))
+        wanted = wanted.min(0) if least else wanted.max(0)
         np.testing.assert_array_equal(load(got[i], dtype), wanted)
     return got
+
+
+def check_least_of_few(cp, **options):
+    return check_largest_of_few(cp, least=True, **options)
 
 
 def check_largest_grad(cp, dtype="float32", numbers=few_numbers, **options):
@@ -224,12 +239,14 @@ def check_spread(cp, dtype="float32", **options):
 
 CHECKS = {
     "largest of few": check_largest_of_few,
+    "least of few": check_least_of_few,
     "largest_grad": check_largest_grad,
     "product": check_product,
     "product_grad": check_product_grad,
     "spread": check_spread,
     "sum": check_sum,
     "largest": check_largest,
+    "least": check_least,
     "logsumexp": check_logsumexp,
     "softmax": check_softmax,
     "log_softmax": check_log,
@@ -266,7 +283,7 @@ def test_widths(cp, check):
 
 @pytest.mark.parametrize("dtype", INDEX)
 def test_integers(cp, dtype):
-    for check in (check_sum, check_largest):
+    for check in (check_sum, check_largest, check_least):
         for lengths in ("random", "long", "none"):
             check(cp, lengths=lengths, dtype=dtype)
 
@@ -274,7 +291,9 @@ def test_integers(cp, dtype):
 SPECIAL = np.array([0.0, 1.0, -np.inf, np.inf, np.nan, 300.0, -300.0, 5.0])
 
 
-@pytest.mark.parametrize("check", [check_softmax, check_log, check_logsumexp, check_largest])
+@pytest.mark.parametrize(
+    "check", [check_softmax, check_log, check_logsumexp, check_largest, check_least]
+)
 @pytest.mark.parametrize(
     "few", [(2,), (2, 6), (0, 2), (0, 3, 1), (0, 4), (5, 6), (2, 3, 4)], ids=str
 )
@@ -315,13 +334,23 @@ def test_integers_are_compared_with_absent_zeros(cp):
         assert got.tolist() == [0, 0, -2, 5]
 
 
-def test_the_largest_of_bytes(cp):
+def test_extremes_of_bytes(cp):
     for lengths in ("random", "long", "none"):
         (values,), (there,), offsets, offsets_there = drawn(cp, lengths, dtype="int32")
         values, there = (x.astype("uint8") for x in (values, there))
         absent = cp.zeros(offsets.size - 1, "int64")
-        got = segment.reduce(there, offsets_there, segment.LARGEST, absent=absent).get()
-        assert got.tolist() == [int(values[run].max(initial=0)) for run in runs(offsets)]
+        for op, fn in ((segment.LARGEST, np.max), (segment.LEAST, np.min)):
+            got = segment.reduce(there, offsets_there, op, absent=absent).get()
+            parts = [values[run] for run in runs(offsets)]
+            assert got.tolist() == [int(fn(part)) if part.size else 0 for part in parts]
+
+
+@pytest.mark.parametrize("check", [check_softmax, check_log, check_grad, check_log_grad])
+def test_pieces_that_are_joined_first(cp, monkeypatch, check):
+    """Those of more tiles than a piece may look at."""
+    monkeypatch.setattr(segment, "_MANY", 1)
+    for lengths, dense in (("long", ()), ("exact", ()), ("long and wide", (40,))):
+        check(cp, lengths=lengths, dense=dense)
 
 
 def test_spread_of_numbers_of_other_sizes(cp):
@@ -343,13 +372,13 @@ def test_expand(cp, lengths, index):
 
 
 def test_launches(sim):
-    """One kernel where no segment can be long, else at most four; nothing waits."""
-    for lengths, few, many in (("random", 1, 1), ("long", 3, 4)):
+    """One kernel where no segment can be long, else two; nothing waits."""
+    for lengths, many in (("random", 1), ("long", 2)):
         (_, _), (x, g), _, offsets = drawn(sim, lengths, count=2)
         absent = sim.zeros(offsets.size - 1, "int64")
         before = cudasim.synchronisations()
         for wanted, run in (
-            (few, lambda x=x, offsets=offsets: segment.reduce(x, offsets, segment.SUM)),
+            (many, lambda x=x, offsets=offsets: segment.reduce(x, offsets, segment.SUM)),
             (many, lambda x=x, offsets=offsets: segment.softmax(x, offsets)),
             (many, lambda x=x, g=g, offsets=offsets: segment.softmax_grad(g, x, offsets)),
             (many, lambda x=x, o=offsets, a=absent: segment.product_grad(x[: a.size], x, o, a)),
@@ -361,11 +390,19 @@ def test_launches(sim):
         assert cudasim.synchronisations() == before
 
 
-MUTANTS = [  # text, what replaces it, what notices
+def with_joined_pieces(cp, **options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment, "_MANY", 1)
+        check_softmax(cp, **options)
+
+
+MUTANTS = [  # text, what replaces it, what notices; of softmax.cu, where it stands there
     ("if (e + u * step >= count)", "if (false)", lambda cp: check_sum(cp, lengths="random")),
-    ("if (v > top || v != v) top = v;", "if (v > top) top = v;",
+    ("return b > a || b != b ? b : a;", "return b > a ? b : a;",
      lambda cp: test_special_numbers(cp, check_largest, (0, 4))),
-    ("if (top != missing()) sum *=", "sum *=",
+    ("return b < a || b != b ? b : a;", "return b < a ? b : a;",
+     lambda cp: test_special_numbers(cp, check_least, (0, 4))),
+    ("softmax: if (top != missing()) sum *=", "sum *=",
      lambda cp: test_special_numbers(cp, check_softmax, (2, 6))),
     ("return v - v == A(0) ? v : A(0);", "return v;",
      lambda cp: test_special_numbers(cp, check_logsumexp, (2,))),
@@ -374,17 +411,19 @@ MUTANTS = [  # text, what replaces it, what notices
     ("offsets[segment + 1] < after", "false", lambda cp: check_sum(cp, lengths="long")),
     ("work.live = count <= tile;", "work.live = count < tile;",
      lambda cp: check_sum(cp, lengths="exact")),
-    ("(p == t)", "0", lambda cp: check_sum(cp, lengths="long")),
-    ("begin / tile * width", "t * width", lambda cp: check_softmax(cp, lengths="long")),
+    ("(t == first ? 1 : 0)", "0", lambda cp: check_sum(cp, lengths="long")),
+    ("softmax: (long long)offsets[segment] / tile * width", "0 * width",
+     lambda cp: with_joined_pieces(cp, lengths="long")),
+    ("if (t == without) continue;", "", lambda cp: check_product_grad(cp, lengths="long")),
     ("offsets[low + probe] <= entry", "offsets[low + probe] < entry",
      lambda cp: check_sum(cp, lengths="exact")),
     ("o <<= 1", "o <<= 2", lambda cp: check_sum(cp, lengths="middling")),
     ("empty ? A(0) : log", "log", lambda cp: check_logsumexp(cp, lengths="none")),
-    ("if (absent > 0) return", "if (false) return",
+    ("return zeros ? SgMeet<A, OP>::of(state.number, A(0)) :", "return",
      lambda cp: check_largest_of_few(cp, lengths="random")),
-    ("return empty ? A(0) : top;", "return top;",
+    ("empty ? A(0) : state.number", "state.number",
      lambda cp: check_largest_of_few(cp, lengths="none")),
-    ("sg_with_zeros(result, false,", "(result, false,",
+    ("sg_result<OP>(state, false, absent_or_null,", "sg_result<OP>(state, false, nullptr,",
      lambda cp: check_largest_of_few(cp, lengths="long", numbers=lambda _, n: -np.ones(n))),
     ("missing() { return A(0) / A(0); }", "missing() { return A(0); }",
      lambda cp: check_largest_grad(cp, lengths="random")),
@@ -394,12 +433,11 @@ MUTANTS = [  # text, what replaces it, what notices
     ("held(e) = all;", "held(e) = A(1);", lambda cp: check_product_grad(cp, lengths="long")),
     ("others *= theirs;", "", lambda cp: check_product_grad(cp, lengths="middling")),
     ("others *= v;", "", lambda cp: check_product_grad(cp, lengths="long")),
-    ("missing() { return A(1); }", "missing() { return A(0); }",
+    ("none() { return A(1); }", "none() { return A(0); }",
      lambda cp: check_product(cp, lengths="random")),
-    ("by * (apart * others)", "by * others", lambda cp: check_product_grad(cp, lengths="exact")),
+    ("by * (away * others)", "by * others", lambda cp: check_product_grad(cp, lengths="exact")),
     ("zero ? A(0) : by * others", "by * others",
      lambda cp: check_product_grad(cp, lengths="random")),
-    ("+ (p == 0))", "+ 0)", lambda cp: check_product_grad(cp, lengths="long")),
     ("? to : from;", "? from : from;", lambda cp: check_spread(cp, lengths="random")),
     ("at - i * width);", "0);", lambda cp: check_spread(cp, lengths="random", dense=(3,))),
 ]  # fmt: skip
@@ -407,4 +445,6 @@ MUTANTS = [  # text, what replaces it, what notices
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant[0])
 def test_mutant_is_noticed(sim, monkeypatch, mutant):
-    notices(sim, monkeypatch, ("segment", *mutant), segment)
+    text, *more = mutant
+    family = "softmax" if text.startswith("softmax: ") else "segment"
+    notices(sim, monkeypatch, (family, text.removeprefix("softmax: "), *more), segment)

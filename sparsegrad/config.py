@@ -31,14 +31,14 @@ _GROUP_LIMITS = (  # of a container, by the kernel's control groups
 
 @cache
 def _pool_size() -> int:
-    """An eighth of the memory that the machine or the container has, in bytes."""
+    """A quarter of the memory that the machine or the container has, in bytes."""
     found = []
     with suppress(AttributeError, ValueError, OSError):  # what the system does not say
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for path in _GROUP_LIMITS:
         with suppress(ValueError, OSError):  # "max": there is none
             found.append(int(Path(path).read_text()))
-    return max(_LEAST_POOL, min(found, default=0) // 8)
+    return max(_LEAST_POOL, min(found, default=0) // 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,9 @@ class Settings:
     check_invariants: check every pattern that is made, also those that skip the check or that
         ops make; for finding faults, not for speed.
     enable_memory_pool: large results of CPU kernels lie in blocks that are used again.
-    pool_size_limit: bytes of blocks that the pool keeps for later, an eighth of the memory there
-        is (at least 512 MiB) unless it is set; no bound on what is in use.
+    pool_size_limit: bytes of blocks that the pool keeps for later, a quarter of the memory there
+        is (at least 512 MiB) unless it is set; no bound on what is in use. Linux may take large
+        ones back at any time.
     deterministic: only kernels whose results have the same bits in every run, also on CUDA, at
         the price of some speed. Those on the CPU always do.
     """

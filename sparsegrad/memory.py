@@ -2,7 +2,9 @@
 
 The allocator of the C library gives large blocks back to the system and gets them anew, page by
 page, each cleared first. The pool keeps a block instead, when the last array in it dies, and hands
-it to the next array of about that size. On CUDA this is what CuPy's own pool does.
+it to the next array of about that size. On CUDA this is what CuPy's own pool does. Linux is told
+that it may take the pages of a large block as soon as memory is scarce; until then they are as they
+were.
 
 `sg.config(enable_memory_pool=False)` turns it off; `pool_size_limit` bounds the bytes kept for
 later, never those in use.
@@ -12,7 +14,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
+import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -36,6 +41,7 @@ __all__ = [
 
 LEAST = 1 << 16  # bytes below which the C library keeps blocks itself
 _STEPS = 3  # size classes double in 2 ** _STEPS steps: a block is at most an eighth too large
+_LARGE = 1 << 28  # bytes of a block that the system may take back: for less the call takes too long
 _LINE = 64  # bytes of a cache line, where blocks begin: a vector across two takes longer to load
 
 
@@ -85,6 +91,27 @@ class _Held(NamedTuple):
         return cls(size, memory.ctypes.data, _of_size(size), memory)
 
 
+def _advice() -> Callable[[int, int, int], int] | None:
+    """`madvise`, where MADV_FREE keeps the pages of memory that is used again in time."""
+    if sys.platform != "linux":
+        return None
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return advise
+
+
+_advise = _advice()
+_FREE = 8  # MADV_FREE, which Python's mmap does not name everywhere
+
+
+def _let_go(held: _Held) -> None:
+    """Let the system have the pages that lie wholly in a block, if it needs them before we do."""
+    first = -(-held.address // mmap.PAGESIZE) * mmap.PAGESIZE
+    pages = (held.address + held.size - first) // mmap.PAGESIZE
+    if _advise is not None:
+        _advise(first, pages * mmap.PAGESIZE, _FREE)  # where it may not, the pages just stay
+
+
 @cache
 def _of_size(size: int) -> Any:
     """Blocks of so many bytes, to which NumPy gives access as to any buffer."""
@@ -96,7 +123,7 @@ class _Pool:
         # A block may come back in the middle of any of these, in the same thread: when garbage is
         # collected.
         self.lock = threading.RLock()
-        self.free: dict[int, list[_Held]] = {}
+        self.free: OrderedDict[int, list[_Held]] = OrderedDict()
         self.requests = self.hits = self.reused = self.kept = self.limit = 0
 
     def array(self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype, limit: int) -> np.ndarray:
@@ -113,21 +140,37 @@ class _Pool:
                 self.hits += 1
                 self.reused += nbytes
         if held is None:
-            held = _Held.new(size)
+            held = self.new(size)
         block = held.kind.from_address(held.address)
         block.held = held
         return np.ndarray(shape, dtype, block)
 
+    def new(self, size: int) -> _Held:
+        try:
+            return _Held.new(size)
+        except MemoryError:
+            if not self.kept:
+                raise
+            self.clear()
+            return _Held.new(size)
+
     def give(self, held: _Held) -> None:
         size = held.size
+        if size > self.limit:
+            return
+        if size >= _LARGE:
+            _let_go(held)
         with self.lock:
-            if self.kept + size <= self.limit:
-                free = self.free.get(size)
-                if free is None:
-                    self.free[size] = [held]
+            self.free.setdefault(size, []).append(held)
+            self.free.move_to_end(size)
+            self.kept += size
+            while self.kept > self.limit:  # the sizes that nothing had for longest go
+                oldest = next(iter(self.free))
+                if blocks := self.free[oldest]:
+                    blocks.pop(0)
+                    self.kept -= oldest
                 else:
-                    free.append(held)
-                self.kept += size
+                    del self.free[oldest]
 
     def clear(self) -> None:
         with self.lock:

@@ -1,6 +1,7 @@
 """The memory pool: blocks come back when the last array dies, and never before."""
 
 import gc
+import mmap
 import sys
 import threading
 
@@ -68,14 +69,54 @@ def test_the_limit_bounds_what_is_kept_and_nothing_else():
         sg.config(pool_size_limit=-1).__enter__()
 
 
-def test_it_keeps_an_eighth_of_what_a_container_may_have(monkeypatch, tmp_path):
+def test_the_sizes_that_came_back_last_stay():
+    with sg.config(pool_size_limit=10 * SIZE):
+        for n in (SIZE, 2 * SIZE, SIZE // 2, 2 * SIZE):  # 64 + 128 + 32 KiB: more than the limit
+            memory.aligned((n,), "u4")
+            assert memory.kept_bytes() <= 10 * SIZE
+        assert memory.kept_bytes() == 10 * SIZE  # of 2 * SIZE and SIZE // 2 numbers
+        before = memory.counts()
+        memory.empty((SIZE,), "f4")
+        assert memory.counts().since(before).hits == 0
+
+
+def test_where_memory_is_short_kept_blocks_go_first(monkeypatch):
+    memory.empty((SIZE,), "f4")
+    new, kept = memory._Held.new.__func__, []
+
+    def once(cls, size):
+        kept.append(memory.kept_bytes())
+        if len(kept) == 1:
+            raise MemoryError
+        return new(cls, size)
+
+    monkeypatch.setattr(memory._Held, "new", classmethod(once))
+    memory.empty((2 * SIZE,), "f4")
+    assert kept == [4 * SIZE, 0]
+
+
+def test_the_system_may_have_whole_pages_of_large_blocks(monkeypatch):
+    told = []
+    monkeypatch.setattr(memory, "_advise", lambda *args: told.append(args))
+    monkeypatch.setattr(memory, "_LARGE", 16 * SIZE)
+    memory.empty((SIZE,), "f4")
+    assert not told
+    a = memory.empty((4 * SIZE,), "f4")
+    start, end = address(a), address(a) + a.nbytes
+    del a
+    ((first, size, _),) = told
+    assert first % mmap.PAGESIZE == size % mmap.PAGESIZE == 0
+    assert start <= first < start + mmap.PAGESIZE and end - mmap.PAGESIZE < first + size <= end
+
+
+def test_it_keeps_a_quarter_of_what_a_container_may_have(monkeypatch, tmp_path):
     limit = tmp_path / "memory.max"
     settings = sys.modules[type(sg.config).__module__]
     monkeypatch.setattr(settings, "_GROUP_LIMITS", (str(limit), str(tmp_path / "none")))
     whole = settings._pool_size.__wrapped__()
     assert whole >= 1 << 29
     limit.write_text(f"{5 << 30}\n")
-    assert settings._pool_size.__wrapped__() == min(whole, 5 << 27)
+    assert settings._pool_size.__wrapped__() == min(whole, 5 << 28)
     limit.write_text("max\n")
     assert settings._pool_size.__wrapped__() == whole
     limit.write_text("1024\n")

@@ -158,4 +158,13 @@ def dense_layers(be, n, width, dtype, order="C"):
             y, mean, factor = be.layer_norm(x, scale, shift, 1e-3)
             out += [y, mean, factor, be.layer_norm_grad(g, x, scale, mean, factor)]
         out.append(be.layer_norm_weight_grad(g, x, mean, factor))
+        for length in {1, 2 - width % 2}:  # a number of each channel in a row, or two
+            a, b = (t.reshape(n, width // length, length) for t in (x, g))
+            a, b = (a, b) if length > 1 else (x, g)
+            mean, variance = be.channel_moments(a)
+            factor = 1 / np.sqrt(variance + 1)
+            for scale, shift in ((None, None), (weight[: len(mean)], bias[: len(mean)])):
+                out.append(be.batch_norm(a, scale, shift, mean, factor))
+                out += be.batch_norm_grad(b, a, scale, mean, factor)
+            out += [mean, variance]
     return out

@@ -92,6 +92,7 @@ def test_same_as_pytorch(code: str, shape: tuple[int, ...]) -> None:
 
 
 def test_initial_weights_are_bounded_as_in_pytorch() -> None:
+    sg.manual_seed(0)
     layer = nn.Conv2d(8, 16, 3, groups=2)
     assert layer.weight.shape == (16, 4, 3, 3)
     for p in (layer.weight, layer.bias):

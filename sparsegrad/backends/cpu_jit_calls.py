@@ -48,6 +48,7 @@ _FAMILIES = (
     "",
     "_activations",
     "_bias",
+    "_channels",
     "_dense",
     "_index",
     "_kept",

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu import Cpu
+from sparsegrad.backends.cpu_jit_channels import CpuJitChannels
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_matmul import matmul
 from sparsegrad.backends.dense import ACTIVATIONS
@@ -25,7 +25,7 @@ _FLOATS = (np.dtype("f4"), np.dtype("f8"))
 _I8 = np.dtype("i8")
 
 
-class CpuJitDense(Cpu):
+class CpuJitDense(CpuJitChannels):
     """Kernels of `cpu_jit_kernels_activations`, `cpu_jit_kernels_bias`, `cpu_jit_kernels_dense`."""
 
     def _pays(self, work: int, least: int) -> bool:

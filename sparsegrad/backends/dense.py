@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegrad.backends.channels import Channels
 from sparsegrad.dtypes import accumulator
 
 __all__ = ["ACTIVATIONS", "Dense"]
@@ -23,8 +24,8 @@ Array = Any
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "identity")
 
 
-class Dense:
-    """Fused methods for dense layers, and gradients."""
+class Dense(Channels):
+    """Fused methods for dense layers, and gradients; those of batch normalisation: `Channels`."""
 
     xp: ModuleType = np
 

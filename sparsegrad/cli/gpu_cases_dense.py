@@ -94,7 +94,9 @@ def _layers(t: Inputs) -> sg.Tensor:
     x, weight, bias = t.leaf(30, 20), t.leaf(10, 20), t.leaf(10)
     out = sg.linear(x, weight, bias)
     sparse = sg.spmm(t.matrix(30, 30), sg.bias_act(out, bias, "tanh"), bias=bias, activation="relu")
-    return _joined(t, sg.layer_norm(out, (10,), t.leaf(10), t.leaf(10)), out @ out.T, sparse)
+    norm = sg.batch_norm(out, None, None, t.leaf(10), t.leaf(10), training=True)
+    norms = sg.layer_norm(out, (10,), t.leaf(10), t.leaf(10)), norm
+    return _joined(t, *norms, out @ out.T, sparse)
 
 
 def _pictures(t: Inputs) -> sg.Tensor:

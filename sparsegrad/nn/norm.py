@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sparsegrad import create, ops
-from sparsegrad.engine.mode import no_grad
 from sparsegrad.errors import ShapeError
 from sparsegrad.nn import init
+from sparsegrad.nn.layers import check_tensor
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
 from sparsegrad.tensor import Tensor
@@ -83,6 +83,7 @@ class LayerNorm(_Norm):
     def forward(self, x: Tensor) -> Tensor:
         """x (*B, *D) -> (*B, *D)."""
         shape = self.normalized_shape
+        check_tensor("LayerNorm", x)
         if tuple(x.shape[-len(shape) :]) != shape:
             sizes = ", ".join(str(n) for n in shape)
             raise ShapeError(f"LayerNorm: expected x (..., {sizes}), got shape {tuple(x.shape)}")
@@ -155,6 +156,7 @@ class GroupNorm(_Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (N, C, *d) -> same."""
+        check_tensor("GroupNorm", x)
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             raise ShapeError(
                 f"GroupNorm: expected x (N, {self.num_channels}, ...), got shape {tuple(x.shape)}"
@@ -186,6 +188,7 @@ class InstanceNorm1d(_Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (N, C, *d) -> same."""
+        check_tensor(type(self).__name__, x)
         if x.ndim != self._ndim or x.shape[1] != self.num_features:
             raise ShapeError(
                 f"{type(self).__name__}: expected {self._ndim} dimensions and "
@@ -253,37 +256,24 @@ class BatchNorm1d(_Norm):
     def forward(self, x: Tensor) -> Tensor:
         """x (n, d) or (n, d, l) -> same."""
         name, d = type(self).__name__, self.num_features
+        check_tensor(name, x)
         if x.ndim not in self._ndims or x.shape[1] != d:
             shapes = self._shapes.format(d=d)
             raise ShapeError(f"{name}: expected x {shapes}, got shape {tuple(x.shape)}")
-        flat = x if x.ndim == 2 else ops.movedim(x, 1, -1)  # features last: the rest broadcasts
-        axes = tuple(range(flat.ndim - 1))
-        if self.training or not self.track_running_stats:
-            count = flat.numel() // max(1, d)
-            if count < 2:
-                raise ValueError(
-                    f"{name}: a variance needs more than one row, got shape {tuple(x.shape)}"
-                )
-            mean = ops.mean(flat, axes)
-            centred = flat - mean
-            variance = ops.mean(centred * centred, axes)
-            if self.training and self.track_running_stats:
-                self._remember(mean, variance * (count / (count - 1)))
-        else:
-            centred, variance = flat - self.running_mean, self.running_var
-        out = self._scaled(centred * ops.rsqrt(variance + self.eps))
-        return out if x.ndim == 2 else ops.movedim(out, -1, 1)
+        tracked = self.track_running_stats
+        counted = self.training and tracked
+        share = self.momentum
+        if share is None:
+            share = 1 / (self.num_batches_tracked.item() + 1) if counted else 0.0
+        stored: tuple[Any, Any] = (self.running_mean, self.running_var) if tracked else (None, None)
+        batch = self.training or not tracked
+        out = ops.batch_norm(x, *stored, self.weight, self.bias, batch, share, self.eps)
+        if counted:
+            self.num_batches_tracked.add_(1)
+        return out
 
     _ndims: tuple[int, ...] = (2, 3)
     _shapes = "(n, {d}) or (n, {d}, l)"
-
-    def _remember(self, mean: Tensor, variance: Tensor) -> None:
-        with no_grad():
-            self.num_batches_tracked.add_(1)
-            count = self.num_batches_tracked
-            share = 1 / count.item() if self.momentum is None else self.momentum
-            for held, new in ((self.running_mean, mean), (self.running_var, variance)):
-                held.mul_(1 - share).add_(new.detach() * share)
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"

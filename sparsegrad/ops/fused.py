@@ -140,7 +140,7 @@ def _norm_x(g: Any, x: Any, weight: Any, mean: Any, scale: Any, eps: float) -> A
     return layer_norm_grad_p(g, x, weight, mean=mean, scale=scale, eps=eps)
 
 
-def _norm_curvature(
+def norm_curvature(
     g: Any, dy: Any, out: Any, x: Any, weight: Any, mean: Any, scale: Any, eps: float
 ) -> Any:
     """To x: through the normal values, and through their scale r."""
@@ -167,7 +167,7 @@ layer_norm_grad_p.defvjp(
         if weight is None
         else _norm_x(g, x, None, mean, scale, eps) * weight
     ),
-    x=_norm_curvature,
+    x=norm_curvature,
     weight=lambda g, dy, x, mean, scale, eps: dy * _norm_x(g, x, None, mean, scale, eps),
 )
 layer_norm_weight_grad_p.defvjp(

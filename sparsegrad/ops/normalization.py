@@ -1,18 +1,157 @@
-"""Normalisation in groups of features, and by the root mean square."""
+"""Normalisation over a batch, in groups of features, and by the root mean square."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from sparsegrad import dtypes
-from sparsegrad.errors import ShapeError
-from sparsegrad.ops.fused import layer_norm_p
-from sparsegrad.ops.reduce import mean_p
-from sparsegrad.ops.shape import as_argument, reshape_p
+from sparsegrad import backends, dtypes
+from sparsegrad.backends.quiet import quiet
+from sparsegrad.engine.mode import no_grad
+from sparsegrad.engine.primitive import primitive
+from sparsegrad.errors import ShapeError, memory_for
+from sparsegrad.ops.fused import layer_norm_grad_p, layer_norm_p, norm_curvature
+from sparsegrad.ops.reduce import mean_p, sum_p
+from sparsegrad.ops.shape import as_argument, permute_p, reshape_p
 from sparsegrad.ops.unary import rsqrt_p
 
-__all__ = ["group_norm", "instance_norm", "rms_norm"]
+__all__ = ["batch_norm", "group_norm", "instance_norm", "rms_norm"]
+
+
+# ---- over a batch ------------------------------------------------------------------------------
+# mean and scale (d,) are arrays: those of x, and the rules know that they move with it.
+@primitive(promote="float")
+def batch_norm_p(
+    be: Any, x: Any, weight: Any = None, bias: Any = None, *, mean: Any, scale: Any, eps: float
+) -> Any:
+    """(x - mean) * scale * weight + bias: x (n, d) or (n, d, l), weight and bias (d,) -> same."""
+    return be.batch_norm(x, weight, bias, mean, scale)
+
+
+@primitive(outputs=("dx", "dw", "db"))
+def batch_norm_grad_p(
+    be: Any, dy: Any, x: Any, weight: Any = None, *, mean: Any, scale: Any, eps: float
+) -> Any:
+    """Gradients to x, weight and bias, for dy of the shape of x."""
+    return be.batch_norm_grad(dy, x, weight, mean, scale)
+
+
+def _batch_rule(
+    g: Any, x: Any, weight: Any, mean: Any, scale: Any, eps: float, needs: tuple[bool, ...]
+) -> Any:
+    return batch_norm_grad_p(g, x, weight, mean=mean, scale=scale, eps=eps)
+
+
+def _batch_slope(g: Any, x: Any, weight: Any, mean: Any, scale: Any, eps: float) -> Any:
+    """To dy, in which all three gradients are linear."""
+    given = {"mean": mean, "scale": scale, "eps": eps}
+    return batch_norm_grad_p(g[0], x, weight, **given)[0] + batch_norm_p(x, g[1], g[2], **given)
+
+
+def _batch_weight(g: Any, dy: Any, x: Any, mean: Any, scale: Any, eps: float) -> Any:
+    to_x = batch_norm_grad_p(dy, x, mean=mean, scale=scale, eps=eps)[0]
+    return sum_p(g[0] * to_x, axis=(0, *range(2, x.ndim)))
+
+
+def _batch_curvature(
+    g: Any, dy: Any, x: Any, weight: Any, mean: Any, scale: Any, eps: float
+) -> Any:
+    """To x: with a row for each channel it is that of `layer_norm`."""
+    given = {"mean": mean, "scale": scale, "eps": eps}
+    rows, back, up = (_by_channel(t) for t in (x, dy, g[0]))
+    first = layer_norm_grad_p(back, rows, **given)
+    curved = norm_curvature(up, back, first, rows, None, **given)
+    if weight is not None:
+        curved = curved * reshape_p(weight, shape=(-1, 1))
+    return _from_channels(curved, x) + batch_norm_grad_p(dy, x, g[1], **given)[0]
+
+
+def _by_channel(x: Any) -> Any:
+    axes = (1, 0, *range(2, x.ndim))
+    return reshape_p(permute_p(x, axes=axes), shape=(x.shape[1], -1))
+
+
+def _from_channels(rows: Any, x: Any) -> Any:
+    axes = (1, 0, *range(2, x.ndim))
+    return permute_p(reshape_p(rows, shape=[x.shape[a] for a in axes]), axes=axes)
+
+
+batch_norm_p.defvjp(("x", "weight", "bias"), _batch_rule)
+batch_norm_grad_p.defvjp(dy=_batch_slope, x=_batch_curvature, weight=_batch_weight)
+
+
+def batch_norm(
+    x: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """(x - mean) / sqrt(variance + eps) * weight + bias for each channel: x (n, d) or (n, d, *l) ->
+    same; weight, bias, running_mean and running_var (d,), or None.
+
+    training: with mean and variance of the batch over all but the channels, and the running ones,
+        if they are given, become (1 - momentum) * running + momentum * new, in place, of the
+        unbiased variance. Else with the running ones, which are then constants.
+
+    Raises ShapeError for other sizes, ValueError for one number (or none) a channel in training,
+    or nothing running otherwise.
+
+    Ioffe and Szegedy, "Batch normalization: accelerating deep network training by reducing
+    internal covariate shift", ICML 2015.
+
+    >>> import sparsegrad as sg
+    >>> sg.batch_norm(sg.tensor([[1.0], [3.0]]), training=True, eps=0.0)
+    tensor([[-1.],
+            [ 1.]])
+    """
+    x = as_argument("batch_norm", x)
+    if x._is_sparse:
+        raise TypeError("batch_norm: x must be dense, got a SparseTensor; write A.to_dense()")
+    if x.ndim < 2:
+        raise ShapeError(f"batch_norm: expected x (n, d, *l), got shape {tuple(x.shape)}")
+    stored = {"running_mean": running_mean, "running_var": running_var}
+    given = stored | {"weight": weight, "bias": bias}
+    for name, p in given.items():
+        if p is not None and tuple(p.shape) != tuple(x.shape[1:2]):
+            raise ShapeError(
+                f"batch_norm: expected {name} ({x.shape[1]},), got shape {tuple(p.shape)}"
+            )
+    if not training:
+        if running_mean is None or running_var is None:
+            raise ValueError("batch_norm: running_mean and running_var are needed, got None")
+        return _with_constants(x, running_mean, running_var, weight, bias, eps)
+    count = x.numel() // max(1, x.shape[1])
+    if count < 2:
+        raise ValueError(
+            f"batch_norm: a variance needs more than one row, got shape {tuple(x.shape)}"
+        )
+    flat = x if x.ndim <= 3 else reshape_p(x, shape=(*x.shape[:2], -1))
+    be = backends.for_array(x.data)
+    with quiet(), memory_for("batch_norm"):
+        mean, variance = be.channel_moments(flat.data)
+        scale = 1 / be.xp.sqrt(variance + variance.dtype.type(eps))
+    out = batch_norm_p(flat, weight, bias, mean=mean, scale=scale, eps=eps)
+    new = mean, variance * variance.dtype.type(count / (count - 1))
+    with no_grad():
+        for held, now in zip(stored.values(), new, strict=True):
+            if held is not None:
+                held.mul_(1 - momentum).add_(as_argument("batch_norm", now * momentum))
+    return out if flat is x else reshape_p(out, shape=x.shape)
+
+
+def _with_constants(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Any:
+    each = (-1, *(1,) * (x.ndim - 2))
+    scale = rsqrt_p(variance + eps)
+    out = x - reshape_p(mean, shape=each)
+    out = out * reshape_p(scale if weight is None else scale * weight, shape=each)
+    return out if bias is None else out + reshape_p(bias, shape=each)
+
+
+# ---- over features -----------------------------------------------------------------------------
 
 
 def group_norm(

@@ -16,6 +16,7 @@ from sparsegrad.backends.quiet import quiet
 from sparsegrad.ops import activations as A
 from sparsegrad.ops import bias as B
 from sparsegrad.ops import fused as F
+from sparsegrad.ops import normalization as N
 
 
 def linears(d: Draw) -> Any:
@@ -175,6 +176,36 @@ def ref_norm_grad(dy: Any, x: Any, weight: Any = 1) -> Any:
     return inner / np.sqrt(x.var(1, keepdims=True) + EPS)
 
 
+def ref_affine(x: Any, *affine: Any) -> Any:
+    for p, op in zip(affine, (np.multiply, np.add), strict=False):
+        x = op(x, p.reshape(-1, *(1,) * (x.ndim - 2)))
+    return x
+
+
+def ref_batch(x: Any, *affine: Any) -> Any:
+    axes = (0, *range(2, x.ndim))
+    centred = x - x.mean(axes, keepdims=True)
+    return ref_affine(centred / np.sqrt((centred**2).mean(axes, keepdims=True) + EPS), *affine)
+
+
+def batch_gradients(dy: Any, x: Any, *weight: Any) -> Any:
+    """That to x, times those to weight and bias: one number for each element."""
+    be = backends.for_array(x.data)
+    with quiet():
+        mean, variance = be.channel_moments(x.data)
+        scale = 1 / be.xp.sqrt(variance + variance.dtype.type(EPS))
+    dx, dw, db = N.batch_norm_grad_p(dy, x, *weight, mean=mean, scale=scale, eps=EPS)
+    return dx * sg.reshape(dw * db, (-1, *(1,) * (x.ndim - 2)))
+
+
+def ref_batch_gradients(dy: Any, x: Any, *weight: Any) -> Any:
+    axes, normal = (0, *range(2, x.ndim)), ref_batch(x)
+    centred = dy - dy.mean(axes, keepdims=True)
+    centred = centred - normal * (dy * normal).mean(axes, keepdims=True)
+    dx = ref_affine(centred / np.sqrt(x.var(axes, keepdims=True) + EPS), *weight)
+    return dx * ((dy * normal).sum(axes, keepdims=True) * dy.sum(axes, keepdims=True))
+
+
 def ref_group(x: Any, groups: int, *affine: Any) -> Any:
     n, c = x.shape[:2]
     width = int(np.prod(x.shape[1:])) // groups
@@ -250,6 +281,18 @@ ROWS = [
     OpCase("layer_norm[dims]", lambda x, w, b: sg.layer_norm(x, (2, 3), w, b, EPS),
            lambda x, w, b: ref_norm(x.reshape(4, 6), w.reshape(6), b.reshape(6)).reshape(x.shape),
            lambda d: iter([((d.dense(4, 2, 3), d.dense(2, 3), d.dense(2, 3)), {})])),
+    *(OpCase(f"batch_norm[{name}]", lambda x, *p: sg.batch_norm(x, None, None, *p, training=True, eps=EPS), ref_batch, lambda d, sizes=sizes: (
+        (tuple(d.dense(*s) for s in (shape, *[shape[1:2]] * sizes)), {}) for shape in ((4, 3), (2, 3, 5), (2, 3, 2, 2), (2, 1))), "batch_norm_p")
+      for name, sizes in (("weight, bias", 2), ("weight", 1), ("plain", 0))),
+    OpCase("batch_norm[running]", lambda x, m, v, *p: sg.batch_norm(x, m, v * v, *p, eps=EPS), lambda x, m, v, *p: ref_affine((x - m[:, None]) / np.sqrt(v * v + EPS)[:, None], *p),
+           lambda d: iter([((d.dense(2, 3, 4), *(d.dense(3) for _ in range(4))), {}), ((d.dense(0, 3, 4), *(d.dense(3) for _ in range(3))), {})]), errors=(
+        (lambda: sg.batch_norm(sg.ones(2, 3)), ValueError, "batch_norm: running_mean and running_var are needed, got None"),
+        (lambda: sg.batch_norm(sg.ones(3), training=True), sg.ShapeError, r"batch_norm: expected x \(n, d, \*l\), got shape \(3,\)"),
+        (lambda: sg.batch_norm(sg.ones(1, 3), training=True), ValueError, r"batch_norm: a variance needs more than one row, got shape \(1, 3\)"),
+        (lambda: sg.batch_norm(sg.ones(2, 3), sg.ones(2), sg.ones(3)), sg.ShapeError, r"batch_norm: expected running_mean \(3,\), got shape \(2,\)"),
+        (lambda: sg.batch_norm(eye(), training=True), TypeError, "batch_norm: x must be dense"))),
+    OpCase("batch_norm_grad", batch_gradients, ref_batch_gradients, lambda d: (
+        (tuple(d.dense(*s) for s in (shape, shape, *[shape[1:2]] * sizes)), {}) for sizes in (1, 0) for shape in ((4, 3), (2, 3, 5))), "batch_norm_grad_p"),
     *(OpCase(f"group_norm[{g}]", lambda x, *p, g=g: sg.group_norm(x, g, *p, eps=EPS), lambda x, *p, g=g: ref_group(x, g, *p),
              lambda d: iter([((d.dense(2, 4, 3), d.dense(4), d.dense(4)), {}), ((d.dense(2, 4), d.dense(4)), {}), ((d.dense(2, 4, 2, 3),), {}), ((d.dense(0, 4, 3),), {})])) for g in (1, 2)),
     OpCase("instance_norm", lambda x, w, b: sg.instance_norm(x, w, b, EPS), lambda x, w, b: ref_group(x, 3, w, b), lambda d: iter([((d.dense(2, 3, 5), d.dense(3), d.dense(3)), {})]), errors=(

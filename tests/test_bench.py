@@ -282,7 +282,7 @@ def test_scaling(tmp_path):
     random, near = ([row["nnz"] for row in s["rows"]] for s in found["series"])
     assert random == [2_000, 4_000] and near == [10 * 6**3, 10 * 7**3]
     rows = [row for s in found["series"] for row in s["rows"]]
-    assert all(row["step_s"] > 0 and row["kept_s"] > 0 and 0.8 < row["saved"] < 1 for row in rows)
+    assert all(row["step_s"] > 0 and row["take_s"] > 0 and 0.8 < row["saved"] < 1 for row in rows)
     assert scaling.text(found).count("slope of log time") == 2
     linear = [{"nnz": n, "step_s": 3e-9 * n} for n in (10, 100, 1000)]
     assert scaling.slope(linear) == pytest.approx(1)
@@ -292,7 +292,7 @@ def test_scaling(tmp_path):
 
 
 def test_scaling_says_what_failed(monkeypatch, capsys):
-    row = {"nnz": 10**6, "step_s": 1.0, "kept_s": 1.0, "first_s": 1.0, "saved": 0.5}
+    row = {"nnz": 10**6, "step_s": 1.0, "take_s": 1.0, "first_s": 1.0, "saved": 0.5}
     row |= {"peak_bytes": 1, "sparse_bytes": 1}
     monkeypatch.setattr(scaling, "_row", lambda *of: row)
     assert command.main(["scaling", "--to", "1e6"]) == 0

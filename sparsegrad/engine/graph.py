@@ -142,77 +142,59 @@ def walk(
     after the whole walk succeeded, never half-way.
     """
     order, wanted = _route([source for (source, _), _ in roots], capture)
-    captured: dict[Place, Any] = dict.fromkeys(capture or ())
-    marked = {source for source, _ in captured}
-    # What has arrived where: a leaf or the first output of a node is its own key, another output
-    # is (node, index). Those in `owned` lie in memory that nobody but the engine holds.
-    arrived: dict[Any, Cotangent] = {}
-    owned: set[Any] = set()
-    retained: list[tuple[Any, Cotangent]] = []
-    add, conform, tensor_type = algebra.add, algebra.conform, algebra.tensor_type
-
-    def shown(node: Node, gs: list[Any]) -> list[Any]:
-        """What arrived at a node, by output, after hooks; kept where that was asked for."""
-        for index, hooks in (node.hooks or {}).items():
-            if gs[index] is not None:
-                gs[index] = algebra.run_hooks(hooks.values(), gs[index])
-        for index, ref in (node.retains or {}).items():
-            tensor = ref()
-            if tensor is not None and gs[index] is not None:
-                retained.append((tensor, gs[index]))
-        for index, g in enumerate(gs):
-            if (node, index) in captured:
-                captured[node, index] = g
-        owned.discard(node)
-        return gs
-
-    def visit(node: Node, g: Any) -> None:
-        saved = node.saved
-        if saved is FREED:
-            raise GraphError(
-                f"backward: the values saved by {node.name} were freed by an earlier backward; "
-                "pass retain_graph=True to the first one to differentiate twice"
-            )
-        if not isinstance(g, tensor_type):
-            g = _settled(g)
-        live = None if wanted is None else wanted[node]
-        results = node.pull(g, live) if watch is None else watch.pull(node, g, live)
-        if not retain_graph:
-            node.saved = FREED
-        for i, (source, index, shape, dtype) in enumerate(node.edges):
-            result = results[i]
-            if result is None or (live is not None and not live[i]):
-                continue
-            if not isinstance(result, tensor_type):
-                result = conform(result, shape, dtype, node.name)
-            else:
-                data = result.data
-                if data.shape != shape or data.dtype is not dtype:
-                    result = conform(result, shape, dtype, node.name)
-            key = (source, index) if index else source
-            held = arrived.get(key)
-            if held is not None:
-                arrived[key] = add(held, result, key in owned and not create_graph)
-                owned.add(key)  # a sum is the engine's own
-                continue
-            arrived[key] = result
-            # Who owns the first that arrives matters to leaves, and to rules that hand it on.
-            if not isinstance(source, Node) or source.passes_g:
-                mine = node in owned
-                shared = (result,) if node.passes_g == "parts" else results
-                if not node.foreign and algebra.fresh(result, g, mine, saved, shared):
-                    owned.add(key)
-
-    watch = anomaly.get()
+    state = _Walk(wanted, create_graph, retain_graph, capture or ())
     token, floats = recording.set(create_graph), silence(SILENT)
     casts = autocasting.set(None)  # rules run in the dtypes of the forward pass
     try:
         for (source, index), g in roots:
             key = (source, index) if index else source
-            if key in arrived:
-                g = add(arrived[key], g, False)
-                owned.add(key)
-            arrived[key] = g
+            if key in state.arrived:
+                state.add(key, g)
+            else:
+                state.arrived[key] = g
+        state.run(order)
+        return _finish(state.leaves(), state.retained, None if capture is None else state.captured)
+    finally:
+        restore(floats)
+        autocasting.reset(casts)
+        recording.reset(token)
+
+
+class _Walk:
+    """What one walk knows: cotangents on their way, and those that are to be handed out."""
+
+    __slots__ = (
+        "arrived", "captured", "create_graph", "marked", "owned", "retain_graph", "retained",
+        "wanted", "watch",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        wanted: dict[Any, list[bool] | None] | None,
+        create_graph: bool,
+        retain_graph: bool,
+        capture: Sequence[Place],
+    ) -> None:
+        self.wanted = wanted
+        self.create_graph, self.retain_graph = create_graph, retain_graph
+        self.captured: dict[Place, Any] = dict.fromkeys(capture)
+        self.marked = {source for source, _ in capture}
+        self.retained: list[tuple[Any, Cotangent]] = []
+        # What has arrived where: a leaf or the first output of a node is its own key, another
+        # output is (node, index). Those in `owned` lie in memory that nobody but the engine holds.
+        self.arrived: dict[Any, Cotangent] = {}
+        self.owned: set[Any] = set()
+        self.watch = anomaly.get()
+
+    def add(self, key: Any, g: Cotangent) -> None:
+        """Add to what has arrived at a place."""
+        owned = key in self.owned and not self.create_graph
+        self.arrived[key] = algebra.add(self.arrived[key], g, owned)
+        self.owned.add(key)  # a sum is the engine's own
+
+    def run(self, order: Iterable[Node]) -> None:
+        """Hand what has arrived at each node on to its inputs."""
+        arrived, marked, wanted = self.arrived, self.marked, self.wanted
         for node in order:
             g = arrived.pop(node, None)
             if node.n_out > 1:
@@ -222,26 +204,78 @@ def walk(
             elif g is None:  # no rule sent anything here
                 continue
             if node.hooks or node.retains or node in marked:
-                g = shown(node, g) if node.n_out > 1 else shown(node, [g])[0]
+                g = self.shown(node, g) if node.n_out > 1 else self.shown(node, [g])[0]
             if wanted is not None and node not in wanted:
                 continue
             try:
-                visit(node, g)
+                self.differentiate(node, g, None if wanted is None else wanted[node])
             except AnomalyError:
                 raise  # it says where
             except Exception as error:
                 origin = origin_of(node) or ""
                 error.add_note(f"while differentiating {node.name}{origin and f', which{origin}'}")
                 raise
-        if watch is not None:
-            for leaf, g in arrived.items():
-                watch.leaf(leaf, g)
-        leaves = [(leaf, g, leaf in owned and not create_graph) for leaf, g in arrived.items()]
-        return _finish(leaves, retained, captured if capture is not None else None)
-    finally:
-        restore(floats)
-        autocasting.reset(casts)
-        recording.reset(token)
+
+    def shown(self, node: Node, gs: list[Any]) -> list[Any]:
+        """What arrived at a node, by output, after hooks; kept where that was asked for."""
+        for index, hooks in (node.hooks or {}).items():
+            if gs[index] is not None:
+                gs[index] = algebra.run_hooks(hooks.values(), gs[index])
+        for index, ref in (node.retains or {}).items():
+            tensor = ref()
+            if tensor is not None and gs[index] is not None:
+                self.retained.append((tensor, gs[index]))
+        for index, g in enumerate(gs):
+            if (node, index) in self.captured:
+                self.captured[node, index] = g
+        self.owned.discard(node)
+        return gs
+
+    def differentiate(self, node: Node, g: Any, live: list[bool] | None) -> None:
+        """Run the rules of a node, for the edges that are live, and send out what they give."""
+        saved, arrived, tensor_type = node.saved, self.arrived, algebra.tensor_type
+        if saved is FREED:
+            raise GraphError(
+                f"backward: the values saved by {node.name} were freed by an earlier backward; "
+                "pass retain_graph=True to the first one to differentiate twice"
+            )
+        if not isinstance(g, tensor_type):
+            g = _settled(g)
+        watch = self.watch
+        results = node.pull(g, live) if watch is None else watch.pull(node, g, live)
+        if not self.retain_graph:
+            node.saved = FREED
+        for i, (source, index, shape, dtype) in enumerate(node.edges):
+            result = results[i]
+            if result is None or (live is not None and not live[i]):
+                continue
+            if (
+                not isinstance(result, tensor_type)
+                or (data := result.data).shape != shape
+                or data.dtype is not dtype
+            ):
+                result = algebra.conform(result, shape, dtype, node.name)
+            key = (source, index) if index else source
+            if key in arrived:
+                self.add(key, result)
+                continue
+            arrived[key] = result
+            # Who owns the first that arrives matters to leaves, and to rules that hand it on.
+            if not isinstance(source, Node) or source.passes_g:
+                mine = node in self.owned
+                shared = (result,) if node.passes_g == "parts" else results
+                if not node.foreign and algebra.fresh(result, g, mine, saved, shared):
+                    self.owned.add(key)
+
+    def leaves(self) -> list[tuple[Any, Cotangent, bool]]:
+        """What has arrived at leaves, and whether it is owned: all that is left at the end."""
+        if self.watch is not None:
+            for leaf, g in self.arrived.items():
+                self.watch.leaf(leaf, g)
+        return [
+            (leaf, g, leaf in self.owned and not self.create_graph)
+            for leaf, g in self.arrived.items()
+        ]
 
 
 def _settled(g: Any) -> Any:

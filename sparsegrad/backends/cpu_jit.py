@@ -49,7 +49,15 @@ from sparsegrad.backends.cpu_jit_tiles import spmm_tiles, tiles_of
 from sparsegrad.backends.dense import ACTIVATIONS, Dense
 from sparsegrad.dtypes import kind
 
-__all__ = ["MIN_PRODUCT", "CpuJit", "get_num_threads", "row_plan", "set_num_threads", "warmup"]
+__all__ = [
+    "MIN_PRODUCT",
+    "CpuJit",
+    "by_row",
+    "get_num_threads",
+    "row_plan",
+    "set_num_threads",
+    "warmup",
+]
 
 # Elements of work below which SciPy and NumPy are about as fast, or fast enough that a program
 # which does nothing larger should not wait for Numba to load; as in the other files of `CpuJit`.
@@ -110,11 +118,10 @@ class CpuJit(
                 return self._product_of_rows(
                     ready, values[:, None], 1, x[:, None], x.shape[1:], then
                 )
-        if not self._pays(nnz * math.prod(x.shape[1:]), MIN_PRODUCT):
-            return super().spmm(pattern, values, x), False
         wide, (m, n) = wide_of(x.dtype), pattern.shape
         if (
-            wide is None
+            not self._pays(nnz * math.prod(x.shape[1:]), MIN_PRODUCT)
+            or wide is None
             or kind(values.dtype) not in "fiub"
             or x.ndim < 2
             or len(x) != n
@@ -126,38 +133,22 @@ class CpuJit(
         heads, k = math.prod(x.shape[1:-1]), x.shape[-1]
         if not nnz or not heads * k:
             return np.zeros((m, *x.shape[1:]), dtype=x.dtype), False
-        step, given = 1, values
-        if values.strides[0] == 0 and nnz > 1:  # one value for all entries, stored once
-            values, step = values[:1], 0
-        scalars = array_of(values, wide, (len(values), heads))
-        dense = array_of(x, wide, (n, heads, k))
-        least = _SHORT // wide.itemsize
-        if 1 < k < least and heads > 1:  # kernels work in vectors, and such a copy is small
-            dense = np.pad(dense, ((0, 0), (0, 0), (0, least - k)))
-        dense = aligned(dense, nnz)
-        width = dense.shape[2]
-        if heads == 1:
-            out = spmm_tiles(self, pattern, scalars[:, 0], step, dense[:, 0])
-            if out is not None:
-                return result(out, x.dtype, (m, *x.shape[1:])), False
-        if (few := _scatter_plan(pattern, heads * width * wide.itemsize)) is not None:
-            chunks, dims = len(few[0]) - 1, (m, *x.shape[1:-1], width)
-            out = memory.empty(dims if chunks == 1 else (chunks, *dims), wide)
-            parts = out.reshape(chunks, m, heads, width)
-            kernel = kernel_of("spmm_scattered", wide, few[1].dtype)
-            work = product_work(nnz, heads * width)
-            launch(kernel, (*few, scalars, step, dense, parts), chunks, work)
-            out = out if chunks == 1 else out.sum(axis=0)
-            out = out if width == k else out[..., :k]
-            return result(out, x.dtype, (m, *x.shape[1:])), False
-        if (plan := row_plan(pattern)) is None:
-            return super().spmm(pattern, given, x), False
-        ready = _Ready.of(plan, heads, width, wide, _known(pattern, plan) if step else None)
-        then = then if heads == 1 else None
-        dims = (*x.shape[1:-1], width)
-        out, done = self._product_of_rows(ready, scalars, step, dense, dims, then)
-        out = out if width == k else out[..., :k]
-        return result(out, x.dtype, (m, *x.shape[1:])), done
+        one = values.strides[0] == 0 and nnz > 1  # one value for all entries, stored once
+        scalars, step = values[:1] if one else values, 0 if one else 1
+        scalars = array_of(scalars, wide, (len(scalars), heads))
+        dense = _rows_of(x, wide, heads, nnz)
+        out = spmm_tiles(self, pattern, scalars[:, 0], step, dense[:, 0]) if heads == 1 else None
+        dims, done = (*x.shape[1:-1], dense.shape[2]), False
+        if out is None:
+            out = _scattered(pattern, scalars, step, dense, dims)
+        if out is None:
+            if (plan := row_plan(pattern)) is None:
+                return super().spmm(pattern, values, x), False
+            known = None if one else _known(pattern, plan)
+            ready = _Ready.of(plan, heads, dense.shape[2], wide, known)
+            then = then if heads == 1 else None
+            out, done = self._product_of_rows(ready, scalars, step, dense, dims, then)
+        return result(out if dims[-1] == k else out[..., :k], x.dtype, (m, *x.shape[1:])), done
 
     def _ready(self, pattern: Any, k: int, dtype: np.dtype) -> _Ready | None:
         """What is the same for all products with a dense matrix of k columns; None where more than
@@ -215,6 +206,7 @@ class CpuJit(
         return result(out, values.dtype, (offsets.size - 1, *dims))
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
+        pattern, x, y = by_row(pattern, x, y)
         nnz = pattern.nnz
         if not self._pays(nnz * math.prod(x.shape[1:]), MIN_PRODUCT):
             return super().sddmm(pattern, x, y)
@@ -298,6 +290,16 @@ def _row_product(
     return add_carries(out, ready.rows, ready.cuts, ready.carried)
 
 
+def _rows_of(x: Array, dtype: np.dtype, heads: int, reads: int) -> Array:
+    """x (n, *H, k) as (n, H, k) in a dtype, for so many reads of a row. Kernels work in vectors:
+    heads of fewer columns than one has get more of them, zeros."""
+    k, least = x.shape[-1], _SHORT // dtype.itemsize
+    dense = array_of(x, dtype, (len(x), heads, k))
+    if 1 < k < least and heads > 1:
+        dense = np.pad(dense, ((0, 0), (0, 0), (0, least - k)))
+    return aligned(dense, reads)
+
+
 def _spmm_kernel(heads: int, k: int, row_bytes: int) -> str:
     """The kernel for so many heads, each with so many columns and bytes of an output row."""
     if k == 1:
@@ -307,6 +309,13 @@ def _spmm_kernel(heads: int, k: int, row_bytes: int) -> str:
     if row_bytes > 2 * LINE:
         return "spmm"
     return "spmm_narrow" if heads == 1 else "spmm_heads"
+
+
+def by_row(pattern: Any, x: Array, y: Array) -> tuple[Any, Array, Array]:
+    """Pattern and matrices of an `sddmm` with the same entries in the same order, which are listed
+    by row: where they are by column, x and y trade places, and nothing is moved or grouped."""
+    by_column = pattern.format == "csc" or (pattern.format == "coo" and pattern.transposed)
+    return (pattern.T, y, x) if by_column else (pattern, x, y)
 
 
 def row_plan(pattern: Any) -> tuple[Array, Array, Array, Array, Array] | None:
@@ -348,3 +357,21 @@ def _build_scatter_plan(pattern: Any, chunks: int) -> tuple[Array, Array, Array]
     cuts = np.empty((chunks + 1, 2), dtype=np.int64)
     kernel_of("cut_rows", arrays[0].dtype)(arrays[0], chunks, False, cuts)
     return cuts, *arrays
+
+
+def _scattered(
+    pattern: Any, values: Array, step: int, x: Array, dims: tuple[int, ...]
+) -> Array | None:
+    """A @ x for x (n, H, k), as (m, *dims), its entries in the order of `_scatter_plan`; None where
+    there is no such plan."""
+    heads, k = x.shape[1:]
+    plan = _scatter_plan(pattern, heads * k * x.itemsize)
+    if plan is None:
+        return None
+    chunks, shape = len(plan[0]) - 1, (pattern.shape[0], *dims)
+    out = memory.empty(shape if chunks == 1 else (chunks, *shape), x.dtype)
+    parts = out.reshape(chunks, pattern.shape[0], heads, k)
+    kernel = kernel_of("spmm_scattered", x.dtype, plan[1].dtype)
+    work = product_work(pattern.nnz, heads * k)
+    launch(kernel, (*plan, values, step, x, parts), chunks, work)
+    return out if chunks == 1 else out.sum(axis=0)

@@ -20,6 +20,7 @@ from sparsegrad.backends.checks import Checks
 from sparsegrad.backends.chosen import Chosen
 from sparsegrad.backends.degrees import Degrees
 from sparsegrad.backends.dense import Dense
+from sparsegrad.backends.moments import Moments
 from sparsegrad.backends.philox import Draws
 from sparsegrad.backends.places import Places
 from sparsegrad.backends.products import Products
@@ -47,11 +48,11 @@ class Survey(NamedTuple):
     runs: tuple[tuple[Array, ...], Array] | None
 
 
-class Backend(Checks, Chosen, Degrees, Dense, Places, Products, Steps, Draws):
+class Backend(Checks, Chosen, Degrees, Dense, Moments, Places, Products, Steps, Draws):
     """Array methods that NumPy's API lacks; pure-`xp` reference. Those of optimizers: `Steps`;
     of random numbers: `Draws`; of dense layers: `Dense`; of chosen entries: `Chosen`; checks of
     indices: `Checks`; where entries lie: `Places`; entries by the sums of lines: `Degrees`;
-    products of runs: `Products`.
+    products of runs: `Products`; their variances: `Moments`.
 
     Sizes: a pattern is (m, n) with nnz entries, H stands for any number of head dimensions,
     D for trailing dense ones.

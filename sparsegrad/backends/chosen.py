@@ -1,5 +1,5 @@
-"""Products of entries that were chosen, one for each element of a result: what the gradient of a
-maximum of products is made of.
+"""Rows that were chosen, one for each column, and products of entries, one for each element of a
+result: what the gradient of a maximum is made of.
 
 Part of the contract; pure array code here. `entry` (m, *H, k) names the entry of a pattern (m, n)
 that each element takes, -1 for none; values are (nnz, *H), x is (n, *H, k).
@@ -42,6 +42,21 @@ class Chosen:
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         """out[index[e]] += values[e]; see `Backend`."""
         raise NotImplementedError
+
+    def take_at(self, x: Array, at: Array) -> Array:
+        """Of each column d the elements of x (n, *D) in the rows at[:, d]: at is (m, *D)."""
+        return x.reshape(-1)[self._flat(at)].reshape(at.shape)
+
+    def put_at(self, x: Array, at: Array, n: int) -> Array:
+        """The transpose: x and at (m, *D) -> (n, *D), zeros but there; the rows of a column
+        differ."""
+        out = self.xp.zeros((n, *at.shape[1:]), x.dtype)
+        out.reshape(-1)[self._flat(at)] = x.reshape(-1)
+        return out
+
+    def _flat(self, at: Array) -> Array:
+        width = math.prod(at.shape[1:])
+        return (at.reshape(len(at), width) * width + self.xp.arange(width)).reshape(-1)
 
     def chosen(self, pattern: Any, entry: Array) -> Any:
         """What the methods below read of chosen entries, made once for all three."""

@@ -28,6 +28,7 @@ from sparsegrad.backends.base import Array, Backend, Survey
 from sparsegrad.backends.cuda_degrees import CudaDegrees
 from sparsegrad.backends.cuda_dense import CudaDense
 from sparsegrad.backends.cuda_fused import CudaFused
+from sparsegrad.backends.cuda_moments import CudaMoments
 from sparsegrad.backends.cuda_rows import CudaRows, gather
 from sparsegrad.backends.cuda_select import CudaSelect
 from sparsegrad.backends.cuda_validate import CudaChecks, raise_pending
@@ -58,7 +59,7 @@ def _falls_back(op: str, reason: str) -> Callable[..., Any]:
     return method
 
 
-class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaSelect):
+class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaMoments, CudaSelect):
     """CuPy arrays on the current device.
 
     Of the contract, what is not here is the reference on CuPy: `sum`, `matmul` and `compress` are a

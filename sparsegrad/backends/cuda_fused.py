@@ -42,6 +42,23 @@ class CudaFused(Backend):
             _pick(cupy.ascontiguousarray(mask).reshape(-1), *rows, left, right, *sizes, flat)
         return out
 
+    def take_at(self, x: Array, at: Array) -> Array:
+        out = cupy.empty(at.shape, x.dtype)
+        if out.size:
+            words, width = _WORDS[min(x.itemsize, 8)], out.size // len(out)
+            flat = out.reshape(-1).view(words)
+            x, at = cupy.ascontiguousarray(x).reshape(-1), cupy.ascontiguousarray(at)
+            _take_at(x.view(words), at.reshape(-1), width, flat)
+        return out
+
+    def put_at(self, x: Array, at: Array, n: int) -> Array:
+        out = cupy.zeros((n, *at.shape[1:]), x.dtype)
+        if x.size:
+            words, width = _WORDS[min(x.itemsize, 8)], x.size // len(x)
+            x, at = (cupy.ascontiguousarray(a).reshape(-1) for a in (x, at))
+            _put_at(x.view(words), at, width, out.reshape(-1).view(words))
+        return out
+
     def columns(self, lists: Sequence[Array]) -> Array:
         out = cupy.empty((lists[0].size, len(lists)), np.int64)
         if out.size:
@@ -107,6 +124,14 @@ _pick = cupy.ElementwiseKernel(
     }
     """,
     "sg_pick",
+)
+
+
+_take_at = cupy.ElementwiseKernel(
+    "raw T x, I at, int64 width", "T out", "out = x[at * width + i % width]", "sg_take_at"
+)
+_put_at = cupy.ElementwiseKernel(
+    "T x, I at, int64 width", "raw T out", "out[at * width + i % width] = x", "sg_put_at"
 )
 
 

@@ -125,6 +125,10 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
         "sg_segment_product_grad": _product(_FLOAT, _INDEX),
         "sg_segment_product_apply": _product(_FLOAT, _INDEX),
     },
+    "moments": {
+        "sg_moments": _product(_FLOAT, _INDEX),
+        "sg_moments_join": _product(_FLOAT, _INDEX),
+    },
     "softmax": {
         "sg_segment_softmax": _product(_FLOAT, _INDEX),
         "sg_segment_softmax_apply": _product(_FLOAT, _INDEX),

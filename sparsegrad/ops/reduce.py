@@ -417,6 +417,12 @@ def is_operand(dim: Any) -> bool:
     return hasattr(dim, "_requires_grad") or len(getattr(dim, "shape", ())) > 0
 
 
+def check_some(op: str, x: Any, dim: Any) -> None:
+    """ShapeError unless there is something to choose from along `dim` (None: at all)."""
+    if 0 in (x.shape if dim is None else (x.shape[a] for a in axes_of(op, dim, x.ndim) if x.ndim)):
+        raise ShapeError(f"{op}: no position in an empty dimension of shape {tuple(x.shape)}")
+
+
 class MaxResult(NamedTuple):
     """Maxima along a dimension and where they are."""
 
@@ -427,10 +433,13 @@ class MaxResult(NamedTuple):
 def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Maximum of all elements; with `dim` a pair (values, indices), where the first of equal
     elements wins and gets the gradient; with a tensor in the place of `dim` their `maximum`.
+    Absent entries of a SparseTensor are zeros, as in `argmax`.
 
     >>> import sparsegrad as sg
     >>> sg.max(sg.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=1).indices
     tensor([1, 0])
+    >>> sg.max(sg.coo([[0, 0], [0, 2]], [-1.0, -5.0], (1, 3)), dim=1)
+    MaxResult(values=tensor([0.]), indices=tensor([1]))
     """
     x = as_argument("max", x)
     if dim is None:
@@ -438,7 +447,7 @@ def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     if is_operand(dim):
         return maximum(x, dim)
     if x._is_sparse:
-        raise TypeError("max: a sparse tensor has no positions of maxima along dim; use sg.amax")
+        return MaxResult(*sparse_reduce().sparse_first("max", x, dim, keepdim, least=False))
     flat, axis = one_axis("max", x, dim)
     if flat.shape[axis] == 0:
         raise ShapeError(f"max: no maximum over an empty dimension of shape {x.shape}")
@@ -450,13 +459,20 @@ def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Position of the first maximum, in the flattened tensor or along `dim`, as int64.
+    """Position of the first maximum, in the flattened tensor or along `dim`, as int64; NaN is
+    largest. Absent entries of a SparseTensor are zeros, and count. Raises ShapeError where there is
+    nothing to choose from.
 
     >>> import sparsegrad as sg
     >>> sg.argmax(sg.tensor([[1.0, 5.0], [4.0, 2.0]]), 1)
     tensor([1, 0])
+    >>> sg.argmax(sg.coo([[0, 1, 1], [0, 0, 5]], [-1.0, 2.0, 3.0], (2, 10**9)), 1)
+    tensor([1, 5])
     """
     x = as_argument("argmax", x)
+    if x._is_sparse:
+        return sparse_reduce().sparse_first("argmax", x, dim, keepdim, False, values=False)[1]
+    check_some("argmax", x, dim)
     if dim is None or not x.ndim:
         axes_of("argmax", dim, x.ndim)
         return argmax_p(x, axis=None, keepdims=keepdim)

@@ -14,15 +14,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sparsegrad import dtypes
-from sparsegrad.errors import ShapeError
+from sparsegrad.errors import DensifyError, ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
 from sparsegrad.ops.elementwise import cast, div_p
-from sparsegrad.ops.index import put_rows_p
+from sparsegrad.ops.index import put_rows_p, take_or_zero_p
 from sparsegrad.ops.reduce import (
     amax_p,
     amin_p,
+    argmax_p,
     axes_of,
     axis_of,
+    check_some,
     log_softmax_p,
     logsumexp_p,
     product,
@@ -37,13 +39,16 @@ from sparsegrad.ops.segment import (
     segment_prod_p,
     segment_softmax_p,
 )
+from sparsegrad.ops.segment_extreme import segment_first_p, take_chosen_p
+from sparsegrad.ops.segment_var import segment_var_p
 from sparsegrad.ops.shape import permute_p, reshape_p
-from sparsegrad.ops.sparse_structure import apply_merge, coalesce, reorder_p
+from sparsegrad.ops.sparse_structure import apply_merge, coalesce, reorder_p, split_dense
+from sparsegrad.ops.statistics import argmin_p, var_p
 from sparsegrad.ops.unary import abs_power_p, root_p
 from sparsegrad.structure import plan_reduce
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import Sums
-from sparsegrad.structure.plan_reduce import Groups, Halvings
+from sparsegrad.structure.plan_reduce import Candidates, Groups, Halvings
 from sparsegrad.tensor import Tensor
 
 __all__: list[str] = []
@@ -92,7 +97,7 @@ def _in_runs(A: Any, split: _Split) -> tuple[Groups, Any, Any, int]:
     return plan, values, A.pattern.cached(key, lambda: plan.indptr * each), each
 
 
-def _placed(A: Any, split: _Split, plan: Groups, out: Any) -> Any:
+def _placed(A: Any, split: _Split, plan: Groups | Candidates, out: Any) -> Any:
     """One value a run (s, *D) as the result of shape `split.shape`."""
     if plan.pattern is None:
         return reshape_p(out, shape=split.shape)
@@ -133,9 +138,12 @@ def sparse_sum(A: Any, dim: Any, keepdim: bool) -> Any:
         out = put_rows_p(values, index=A.pattern.ids(d), n=A.shape[d])
         return out if out.shape == split.shape else reshape_p(out, shape=split.shape)
     plan = plan_reduce.groups(A.pattern, split.left)
+    return _placed(A, split, plan, apply_merge(values, _sums(A.pattern, split.left, plan)))
+
+
+def _sums(pattern: Pattern, left: tuple[int, ...], plan: Groups) -> Sums:
     perm = None if plan.moves is None else plan.moves.perm
-    runs = A.pattern.cached(("sum", split.left), lambda: Sums(perm, plan.indptr))
-    return _placed(A, split, plan, apply_merge(values, runs))
+    return pattern.cached(("sum", left), lambda: Sums(perm, plan.indptr))
 
 
 def sparse_mean(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
@@ -178,6 +186,63 @@ def _once(A: Any) -> Any:
 
 
 # ---- not linear --------------------------------------------------------------------------------
+def sparse_var(
+    op: str, A: Any, dim: Any, correction: float, keepdim: bool, root: bool = False
+) -> Any:
+    """Variance of the cells, or its root; absent ones are zeros."""
+    A = _once(A)
+    split = _split(op, A, dim, keepdim)
+    cells = split.cells * math.prod(A.values.shape[a] for a in split.inner)
+    free = max(cells - correction, 0)
+    entrywise = len(split.left) == A.sparse_dim
+    if not free and (entrywise or len(split.left) > 1):
+        raise DensifyError(
+            f"{op}: of {cells} elements with correction {correction} every absent cell of the"
+            " result would become nan or inf; write A.to_dense()"
+        )
+    if entrywise:
+        out = var_p(A.values, axis=split.inner, correction=correction)
+        return _entrywise(A, split, root_p(out, p=2) if root else out)
+    if split.inner:
+        plan, values, indptr, each = _in_runs(A, split)
+        runs = A.pattern.cached(("elements", split.left, each), lambda: Sums(None, indptr))
+    else:
+        plan, values = plan_reduce.groups(A.pattern, split.left), A.values
+        runs = _sums(A.pattern, split.left, plan)
+    out = segment_var_p(values, runs=runs, cells=cells, free=free, root=root)
+    return _placed(A, split, plan, out)
+
+
+def sparse_first(
+    op: str, A: Any, dim: int | None, keepdim: bool, least: bool, values: bool = True
+) -> tuple[Any, Any]:
+    """Largest (or least) cells along one dimension, or of all, if `values` are asked for, and where
+    the first of each is, as int64. Absent cells are zeros."""
+    split = _split(op, A, dim, keepdim)
+    check_some(op, A, dim)
+    A = _once(A)
+    if len(split.left) == A.sparse_dim:
+        at = (argmin_p if least else argmax_p)(A.values, axis=split.inner[0])
+        found = _entrywise(A, split, _taken(A.values, at, *split.inner)) if values else None
+        return found, _entrywise(A, split, at)
+    if dim is None:
+        A = split_dense(A, A.dense_dim)
+        if math.prod(A.shape) >= 2**63:
+            raise ShapeError(f"{op}: positions in shape {A.shape} do not fit 64 bits; give a dim")
+    plan = plan_reduce.candidates(A.pattern, None if dim is None else dim % A.ndim)
+    listed = take_or_zero_p(A.values, moves=plan.moves)
+    out, at = segment_first_p(listed, rows=plan.rows, least=least)
+    be = A.pattern.core.backend
+    place = be.gather(plan.place, at.data.reshape(-1)).reshape(at.shape)
+    return _placed(A, split, plan, out), _placed(A, split, plan, Tensor(place))
+
+
+def _taken(x: Any, at: Any, axis: int) -> Any:
+    """The elements of x at positions along one axis, which goes."""
+    lead = permute_p(x, axes=(axis, *(a for a in range(x.ndim) if a != axis)))
+    return take_chosen_p(lead, at=at.data[None])
+
+
 def _absent(A: Any, split: _Split, include_zeros: bool, each: int = 1) -> Any:
     """How many absent zeros meet in each run (s,), of `each` for an absent entry."""
 

@@ -9,12 +9,23 @@ from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops import elementwise
-from sparsegrad.ops.elementwise import cast, sqrt, where
+from sparsegrad.ops.elementwise import cast
 from sparsegrad.ops.index import pick_p
-from sparsegrad.ops.reduce import amin, axes_of, axis_of, is_operand, mean_p, one_axis
+from sparsegrad.ops.reduce import (
+    amin,
+    axes_of,
+    axis_of,
+    check_some,
+    is_operand,
+    mean,
+    mean_p,
+    one_axis,
+    sparse_reduce,
+)
 from sparsegrad.ops.reduce import sum as sum_
 from sparsegrad.ops.shape import as_argument, reshape_p
 from sparsegrad.ops.sparse_structure import each_once
+from sparsegrad.ops.unary import root_p
 
 __all__ = [
     "MinResult",
@@ -81,13 +92,17 @@ class MinResult(NamedTuple):
 
 
 def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Position of the first minimum, in the flattened tensor or along `dim`, as int64.
+    """Position of the first minimum, in the flattened tensor or along `dim`, as int64; NaN is
+    least. Of a SparseTensor, and errors, as `argmax`.
 
     >>> import sparsegrad as sg
     >>> sg.argmin(sg.tensor([[3, 1], [0, 2]]), dim=1)
     tensor([1, 0])
     """
     x = as_argument("argmin", x)
+    if x._is_sparse:
+        return sparse_reduce().sparse_first("argmin", x, dim, keepdim, True, values=False)[1]
+    check_some("argmin", x, dim)
     if dim is None or not x.ndim:
         axes_of("argmin", dim, x.ndim)
         return argmin_p(x, axis=None, keepdims=keepdim)
@@ -97,6 +112,7 @@ def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Minimum of all elements; with `dim` a pair (values, indices), where the first of equal
     elements wins and gets the gradient; with a tensor in the place of `dim` their `minimum`.
+    Absent entries of a SparseTensor are zeros, as in `argmax`.
 
     >>> import sparsegrad as sg
     >>> sg.min(sg.tensor([[4.0, 5.0], [7.0, 3.0]]), dim=1)
@@ -107,8 +123,8 @@ def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         return amin(x)
     if is_operand(dim):
         return elementwise.minimum(x, dim)
-    if getattr(x, "_is_sparse", False):
-        raise TypeError("min: a sparse tensor has no positions of minima along dim; use sg.amin")
+    if x._is_sparse:
+        return MinResult(*sparse_reduce().sparse_first("min", x, dim, keepdim, least=True))
     flat, axis = one_axis("min", x, dim)
     if flat.shape[axis] == 0:
         raise ShapeError(f"min: no minimum over an empty dimension of shape {x.shape}")
@@ -141,9 +157,10 @@ def var(
 ) -> Any:
     """Variance over `dim` (int, tuple, None for all), shapes as `sum`: the squared deviations from
     the mean, summed and divided by (count - correction). NaN where that is 0. 16 bits are
-    accumulated in float32.
+    accumulated in float32. Of a SparseTensor in O(nnz): absent entries are zeros, and count.
 
     unbiased: the older way to say `correction=1` (True) or 0 (False).
+    Raises DensifyError where the absent cells of a sparse result would become NaN.
 
     >>> import sparsegrad as sg
     >>> sg.var(sg.tensor([1.0, 2.0, 3.0])), sg.var(sg.tensor([1.0, 3.0]), correction=0)
@@ -152,6 +169,8 @@ def var(
     x = as_argument("var", x)
     axes = axes_of("var", dim, x.ndim)
     correction = correction if unbiased is None else int(unbiased)
+    if x._is_sparse:
+        return sparse_reduce().sparse_var("var", x, dim, correction, keepdim)
     return _dropped("var", var_p(x, axis=axes, correction=correction), axes, keepdim)
 
 
@@ -171,10 +190,14 @@ def std(
     tensor([1., 0.])
     """
     x = as_argument("std", x)
+    axes = axes_of("std", dim, x.ndim)
+    correction = correction if unbiased is None else int(unbiased)
     wide = cast(x, dtypes.accumulator(x.dtype))  # a variance may not fit where its root does
-    square = var(wide, dim, correction, keepdim, unbiased=unbiased)
-    zero = square == 0
-    root = where(zero, 0, sqrt(where(zero, 1, square)))
+    if x._is_sparse:
+        root = sparse_reduce().sparse_var("std", wide, dim, correction, keepdim, root=True)
+    else:
+        square = var_p(wide, axis=axes, correction=correction)
+        root = _dropped("std", root_p(square, p=2), axes, keepdim)
     return cast(root, x.dtype) if dtypes.kind(x.dtype) == "f" else root
 
 
@@ -188,8 +211,7 @@ def std_mean(
     (tensor(1.), tensor(2.))
     """
     x = as_argument("std_mean", x)
-    axes = axes_of("std_mean", dim, x.ndim)
-    return std(x, dim, correction, keepdim), mean_p(x, axis=axes, keepdims=keepdim)
+    return std(x, dim, correction, keepdim), mean(x, dim, keepdim)
 
 
 def var_mean(
@@ -202,8 +224,7 @@ def var_mean(
     (tensor(1.), tensor(2.))
     """
     x = as_argument("var_mean", x)
-    axes = axes_of("var_mean", dim, x.ndim)
-    return var(x, dim, correction, keepdim), mean_p(x, axis=axes, keepdims=keepdim)
+    return var(x, dim, correction, keepdim), mean(x, dim, keepdim)
 
 
 def _on_values(t: Any, fn: Any) -> Any:

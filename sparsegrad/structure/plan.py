@@ -47,23 +47,49 @@ class Sums:
     than 1.
     """
 
-    __slots__ = ("_slots", "indptr", "perm")
+    __slots__ = ("_pieces", "_slots", "indptr", "perm")
 
     def __init__(self, perm: Array, indptr: Array) -> None:
         self.perm, self.indptr = perm, indptr
         self._slots: Array = None
+        self._pieces: tuple[Array, Array] | None = None
 
     @property
     def slots(self) -> Array:
-        """The run of each value (nnz,), where there is a perm and there are runs: the way back of
-        gradients, found when there is one."""
+        """The run of each value (nnz,), where there are runs: the way back of gradients, found when
+        there is one."""
         if self._slots is None:
-            be = backends.for_array(self.perm)
-            runs = be.expand(self.indptr, int(self.perm.size))
-            slots = be.xp.empty_like(runs)
-            slots[self.perm] = runs
-            self._slots = slots
+            be = backends.for_array(self.indptr)
+            nnz = int(self.indptr[-1]) if self.perm is None else int(self.perm.size)
+            runs = be.expand(self.indptr, nnz)
+            self._slots = runs if self.perm is None else be.xp.empty_like(runs)
+            if self.perm is not None:
+                self._slots[self.perm] = runs
         return self._slots
+
+    @property
+    def pieces(self) -> tuple[Array, Array]:
+        """Offsets (p + 1,) of pieces of at most `_PIECE` entries that the runs are cut into, and of
+        the pieces of each run (s + 1,), None where no run is longer than one."""
+        if self._pieces is None:
+            self._pieces = _pieces(self.indptr)
+        return self._pieces
+
+
+_PIECE = 1024
+
+
+def _pieces(indptr: Array) -> tuple[Array, Array]:
+    be, dtype = backends.for_array(indptr), indptr.dtype
+    xp, counts = be.xp, be.xp.diff(indptr)
+    if not counts.size or int(counts.max()) <= _PIECE:  # sync
+        return indptr, None
+    starts = xp.zeros(indptr.size, dtype)
+    starts[1:] = xp.cumsum(xp.maximum(-(-counts // _PIECE), 1))
+    total = int(starts[-1])
+    run = be.expand(starts, total)
+    begin = indptr[run] + (xp.arange(total, dtype=dtype) - starts[run]) * _PIECE
+    return be.concatenate((begin.astype(dtype, copy=False), indptr[-1:])), starts
 
 
 class Merge(Sums):

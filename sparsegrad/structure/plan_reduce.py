@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from sparsegrad import backends
-from sparsegrad.structure.arrays import Array, Moves
+from sparsegrad.structure.arrays import Array, Moves, index_dtype
 from sparsegrad.structure.pattern import Pattern
+from sparsegrad.structure.plan import flat_index
 
-__all__ = ["Groups", "Halvings", "groups"]
+__all__ = ["Candidates", "Groups", "Halvings", "candidates", "groups"]
 
 
 class Groups(NamedTuple):
@@ -57,6 +59,68 @@ def _build(pattern: Pattern, left: tuple[int, ...]) -> Groups:
     kept = Pattern.coo([c[starts] for c in coords], shape, check=False, copy=False)
     moves = None if perm is None else Moves(perm)
     return Groups(moves, be.xp.concatenate((starts, end)), kept)
+
+
+class Candidates(NamedTuple):
+    """Where the extreme of each cell of a result may be: at an entry, or at the first absent cell,
+    which is 0.
+
+    moves: the entry of each candidate, one past the end for an absent cell. place: where along the
+    reduced dimension it is, int64. rows: a CSR matrix with a row for each cell of the result, and
+    its candidates as entries in rising place. pattern: where the rows lie, as in `Groups`.
+    """
+
+    moves: Moves
+    place: Array
+    rows: Pattern
+    pattern: Pattern | None
+
+
+def candidates(pattern: Pattern, dim: int | None) -> Candidates:
+    """Those along one dimension, or of all cells in row-major order. Entries are unique."""
+    return pattern.cached(("candidates", dim), lambda: _candidates(pattern, dim))
+
+
+def _candidates(pattern: Pattern, dim: int | None) -> Candidates:
+    be, nnz = pattern.core.backend, pattern.nnz
+    xp = be.xp
+    left = tuple(d for d in range(pattern.ndim) if dim is not None and d != dim)
+    along = flat_index(pattern, pattern.shape) if dim is None else pattern.coords[dim]
+    length = math.prod(pattern.shape) if dim is None else pattern.shape[dim]
+    sizes = tuple(pattern.shape[d] for d in left)
+    coords = (*(pattern.coords[d] for d in left), along.astype(xp.int64))
+    perm = be.sort_coo(tuple(c.astype(xp.int64) for c in coords), (*sizes, length))
+    perm = xp.arange(nnz) if perm is None else perm
+    *lines, along = (c[perm] for c in coords)
+    kept = None
+    if len(left) < 2:
+        ends = [0, nnz] if not left else be.compress(lines[0].astype(xp.int64), *sizes)
+        indptr = xp.asarray(ends, xp.int64)
+    else:
+        cells, indptr = be.runs(tuple(lines))
+        indptr = indptr.astype(xp.int64)
+        kept = Pattern.coo(list(cells), sizes, check=False, copy=False)
+    # Places rise, so the entries at 0, 1, 2, ... lead a run, and the first absent cell is next.
+    run = be.expand(indptr, nnz)
+    leading = (along == xp.arange(nnz) - indptr[run]).astype(xp.int64)
+    first = be.segment_sum(leading, indptr)
+    absent = first < length
+    before = xp.concatenate((xp.zeros(1, xp.int64), xp.cumsum(absent)))
+    at = xp.arange(nnz) + before[:-1][run] + ((leading == 0) & absent[run])
+    cell = (indptr[:-1] + before[:-1] + first)[absent]
+    total = nnz + int(before[-1])
+    entry, place = xp.full(total, nnz, xp.int64), xp.zeros(total, xp.int64)
+    entry[at], place[at], place[cell] = perm, along, first[absent]
+    back = xp.empty(nnz, xp.int64)
+    back[perm] = at
+    offsets = indptr + before
+    numbers = xp.arange(total) - offsets[be.expand(offsets, total)]
+    width = int(xp.diff(offsets).max()) if offsets.size > 1 else 0
+    dtype = index_dtype((width,), total)
+    arrays = offsets.astype(dtype), numbers.astype(dtype)
+    rows = Pattern.compressed("csr", *arrays, (offsets.size - 1, width), check=False, copy=False)
+    rows.core.know_canonical()
+    return Candidates(Moves(entry, lambda: back), place, rows, kept)
 
 
 class Halvings:

@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 
 import sparsegrad as sg
-from op_db.case import FORMATS, OpCase, Sparse
+from op_db.case import FORMATS, Draw, OpCase, Sparse
 from op_db.samples import *  # noqa: F403
+from sparsegrad import backends
+from sparsegrad.dtypes import accumulator
 from sparsegrad.ops import reduce as R
+from sparsegrad.ops.segment_extreme import put_chosen_p, take_chosen_p
+from sparsegrad.ops.segment_var import segment_var_grad_p
+from sparsegrad.structure.plan import Sums
 
 
 def ref_logsumexp(x: np.ndarray, dim: Any, keepdim: bool = False) -> np.ndarray:
@@ -104,6 +109,58 @@ def shifted(a: Sparse, dim: int) -> np.ndarray:
     return np.log(np.where(p > 0, p, 1))
 
 
+def several(d: Draw) -> Any:
+    """Reductions of more than one element, which have a variance."""
+    for args, kw in nonzero_cells(d):
+        dim = kw["dim"]
+        sizes = (*args[0].shape, *args[0].values.shape[1:])
+        axes = range(len(sizes)) if dim is None else np.atleast_1d(dim).astype(int)
+        if np.prod([sizes[i] for i in axes]) > 1:
+            yield args, kw
+
+
+def ref_ddof(fn: Any, default: int = 1) -> Any:
+    return lambda x, dim, keepdim=False, correction=default: fn(
+        x, axis=dim, keepdims=keepdim, ddof=correction
+    )
+
+
+def one_dim(d: Draw) -> Any:
+    for args, kw in nonzero_cells(d):
+        if np.ndim(kw["dim"]) == 0:
+            yield args, kw
+    for a in d.every_kind(heads=(2,)):
+        if all(a.shape):
+            for dim in (None, 1, -1):
+                yield (a,), {"dim": dim, "keepdim": True}
+
+
+def given_dim(d: Draw) -> Any:
+    return (s for s in one_dim(d) if s[1]["dim"] is not None)
+
+
+def one_of_3(d: Draw) -> Any:
+    for args, kw in stack3(d):
+        yield args, {**kw, "dim": 1}
+        yield args, {"dim": -1}
+
+
+def ref_var_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Runs of three entries and one, each with zeros to make six numbers."""
+    out = np.zeros_like(x)
+    for i, run in enumerate(([0, 2, 3], [1])):
+        out[run] = dy[i] * (x[run] - x[run].sum(0) / 6) * 2 / 5
+    return out
+
+
+def var_grad(dy: Any, x: Any) -> Any:
+    be = backends.for_array(x.data)
+    runs = Sums(be.asarray(np.array([0, 2, 3, 1])), be.asarray(np.array([0, 3, 4])))
+    total = be.sum_runs(be.convert(x.data, accumulator(x.dtype)), runs.perm, runs.indptr)
+    return segment_var_grad_p(dy, x, total=total, runs=runs, cells=6, free=5)
+
+
+AT = np.array([[0, 4], [3, 1], [2, 0]])
 HUGE_ROWS = {"huge": lambda d: ((d.huge(),), {"dim": 1})}
 
 ROWS = [
@@ -144,5 +201,21 @@ ROWS = [
     OpCase("log_softmax[sparse,3-D]", sg.log_softmax, shifted, softmax3, None, ("coo",), raw=True),
     OpCase("max[sparse]", lambda a: sg.max(a), np.max, smooth(lambda d: (
         ((a,), {}) for a in d.every_kind() if all(a.shape))), None, FORMATS, errors=(
-        (lambda: sg.max(eye(), 1), TypeError, "max: a sparse tensor has no positions"),)),
+        (lambda: sg.max(sg.coo([[], []], [], (2, 0)), 1), sg.ShapeError, r"max: no position in an empty dimension of shape \(2, 0\)"),)),
+    *(OpCase(f"{name}[sparse]", getattr(sg, name), ref_ddof(ref), samples, primitive, FORMATS, huge=lambda d: ((d.huge(),), {"dim": 1}), errors=(
+        (lambda name=name: getattr(sg, name)(eye(), ()), sg.DensifyError, f"{name}: of 1 elements with correction 1 every absent cell"),
+        (lambda name=name: getattr(sg, name)(eye(), 2), sg.ShapeError, f"{name}: dim 2 is outside"),
+    )) for name, ref, samples, primitive in (("var", np.var, several, "segment_var_p"), ("std", np.std, smooth(several), None))),
+    *(OpCase(f"{name}[sparse,3-D]", lambda a, name=name, **kw: getattr(sg, name)(a, correction=0, **kw), ref_ddof(ref, 0), stack3, None, ("coo",))
+      for name, ref in (("var", np.var), ("std", np.std))),
+    OpCase("segment_var_grad", var_grad, ref_var_grad, lambda d: iter([((d.dense(2, 3), d.dense(4, 3)), {})]), "segment_var_grad_p", bilinear=True),
+    *(OpCase(f"{name}[sparse{more}]", getattr(sg, name), ref_reduce(getattr(np, name)), samples, None, formats, order=0, errors=(
+        (lambda name=name: getattr(sg, name)(sg.coo([[], []], [], (0, 3))), sg.ShapeError, f"{name}: no position in an empty dimension"),
+        (lambda name=name: getattr(sg, name)(sg.coo([[0], [0]], [1.0], (2**40, 2**40))), sg.ShapeError, f"{name}: positions in shape .* do not fit 64 bits; give a dim"),
+    )) for name in ("argmax", "argmin") for more, samples, formats in (("", one_dim, FORMATS), (",3-D", one_of_3, ("coo",)))),
+    *(OpCase(f"{name}[sparse,dim{more}]", lambda a, dim, name=name, **kw: getattr(sg, name)(a, dim, **kw).values, ref_reduce(ref), smooth(samples), "segment_first_p", formats,
+             huge=None if more else lambda d: ((d.huge(),), {"dim": 1}))
+      for name, ref in (("max", np.max), ("min", np.min)) for more, samples, formats in (("", given_dim, FORMATS), (",3-D", one_of_3, ("coo",)))),
+    OpCase("put_chosen", lambda x: put_chosen_p(x, at=AT, n=5), lambda x: ref_put(x, (AT, [[0, 1]]), (5, 2)), lambda d: iter([((d.dense(3, 2),), {})]), "put_chosen_p", bilinear=True),
+    OpCase("take_chosen", lambda x: take_chosen_p(x, at=AT), lambda x: np.take_along_axis(x, AT, 0), lambda d: iter([((d.dense(5, 2),), {})]), "take_chosen_p", bilinear=True),
 ]  # fmt: skip

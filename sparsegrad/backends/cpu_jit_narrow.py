@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu_jit import MIN_PRODUCT, CpuJit, row_plan
+from sparsegrad.backends.cpu_jit import MIN_PRODUCT, CpuJit, by_row, row_plan
 from sparsegrad.backends.cpu_jit_calls import (
     NONE,
     array_of,
@@ -77,6 +77,7 @@ class CpuJitNarrow(CpuJit):
         word = _word(x, y)
         if word is None:
             return super().sddmm(pattern, x, y)
+        pattern, x, y = by_row(pattern, x, y)
         nnz, (m, n) = pattern.nnz, pattern.shape
         if (
             x.ndim < 2

@@ -1,4 +1,4 @@
-"""Negative samples, and mini-batches from worker processes."""
+"""Sampled neighbours, negative samples, and mini-batches from worker processes."""
 
 import collections
 import gc
@@ -15,6 +15,70 @@ import pytest
 
 import sparsegrad as sg
 from sparsegrad.data import DataLoader
+
+# --- samples of neighbours ----------------------------------------------------------------------
+
+
+def weighted(n=60, degree=8):
+    sg.manual_seed(0)
+    return sg.random_sparse(n, n, degree / n, "csr", dtype=sg.float64)
+
+
+@pytest.mark.parametrize("fanouts", [[3], [3, 2], [-1, 4], [0, 2], []])
+def test_sampled_layers_hold_rows_of_the_graph(fanouts):
+    A = weighted()
+    nodes, layers = sg.data.NeighborSampler(A, fanouts).sample([7, 3, 50])
+    assert nodes[:3].tolist() == [7, 3, 50] and len(set(nodes)) == len(nodes)
+    assert nodes.dtype == np.int64 and len(layers) == len(fanouts)
+    dense, width = A.to_dense().numpy(), len(nodes)
+    for layer, fanout in zip(layers, fanouts[::-1], strict=True):  # that next to the batch is last
+        m, n = layer.shape
+        assert n == width and layer.format == "csr" and layer.is_coalesced
+        rows, seen = dense[np.ix_(nodes[:m], nodes[:n])], layer.to_dense().numpy()
+        np.testing.assert_array_equal(seen, np.where(seen, rows, 0))
+        degree = (dense[nodes[:m]] != 0).sum(1)
+        wanted = degree if fanout < 0 else np.minimum(degree, fanout)
+        np.testing.assert_array_equal((seen != 0).sum(1), wanted)
+        assert set(range(m, n)) <= set(layer.indices.tolist())  # nothing that nobody reads
+        width = m
+    assert width == 3
+
+
+def test_all_neighbours_give_the_outputs_of_the_whole_graph():
+    A, layers = weighted(), [sg.nn.SAGEConv(4, 4, dtype=sg.float64) for _ in range(2)]
+    x = sg.randn(60, 4, dtype=sg.float64)
+    whole = layers[1](layers[0](x, A), A).detach().numpy()
+    for nodes, parts in DataLoader(sg.data.NeighborSampler(A, [-1, -1], np.arange(5, 30)), 10):
+        h = x[nodes]
+        for layer, part in zip(layers, parts, strict=True):
+            h = layer(h, part)
+        np.testing.assert_allclose(h.detach(), whole[nodes[: len(h)]], rtol=1e-12)
+
+
+def test_sampled_neighbours_are_drawn_evenly_and_anew():
+    A = sg.csr([0, 6, *[6] * 6], [1, 2, 3, 4, 5, 6], None, (7, 7))
+    sampler = sg.data.NeighborSampler(A, [2], nodes=np.arange(7) == 0)
+    assert len(sampler) == 1
+    drawn = np.concatenate([sampler.batch([0])[0][1:] for _ in range(3000)])
+    np.testing.assert_allclose(np.bincount(drawn, minlength=7)[1:] / 3000, 1 / 3, atol=0.04)
+    loaders = [DataLoader(sampler, seed=3) for _ in range(2)]
+    first, second = ([[nodes.tolist() for nodes, _ in each] for _ in range(8)] for each in loaders)
+    assert first == second and len({str(epoch) for epoch in first}) > 1
+
+
+def test_neighbor_sampler_errors():
+    A = weighted(5, 2)
+    for made, error, text in (
+        (lambda: sg.data.NeighborSampler(A.to_dense(), [2]), TypeError, "A must be a SparseTensor"),
+        (lambda: sg.data.NeighborSampler(A[:3], [2]), ValueError, r"must be \(n, n\), got shape"),
+        (lambda: sg.data.NeighborSampler(A, [-2]), ValueError, r"integers >= -1, got \[-2\]"),
+        (lambda: sg.data.NeighborSampler(A, [2], [4, 5]), ValueError, r"\[0, 5\), got 4 to 5"),
+        (lambda: sg.data.NeighborSampler(A, [2], [1.0]), sg.DtypeError, "integers .*got float64"),
+        (lambda: sg.data.NeighborSampler(A, [2]).sample([3, 1, 3]), ValueError, "3 is given twice"),
+    ):
+        with pytest.raises(error, match=f"NeighborSampler: .*{text}"):
+            made()
+
 
 # --- negative samples --------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from sparsegrad.data.interactions import Interactions, bipartite, hold_out, inte
 from sparsegrad.data.libsvm import Labelled, read_libsvm
 from sparsegrad.data.loader import DataLoader
 from sparsegrad.data.negatives import NegativeSampler
+from sparsegrad.data.neighbors import NeighborSampler
 from sparsegrad.data.planetoid import planetoid
 from sparsegrad.data.ratings import Ratings, movielens, rated, read_ratings
 from sparsegrad.data.samples import TensorDataset, default_collate
@@ -41,6 +42,7 @@ __all__ = [
     "Interactions",
     "Labelled",
     "NegativeSampler",
+    "NeighborSampler",
     "Ratings",
     "SparseNetwork",
     "TensorDataset",

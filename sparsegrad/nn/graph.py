@@ -23,7 +23,8 @@ class GCNConv(Module):
 
     x: a Tensor, or a SparseTensor (bag-of-words features: X W is then a sparse product too).
     A_hat: normalised adjacency (n, n), a SparseTensor as `gcn_norm` gives it. If it requires a
-        gradient, so do its entries, at the price of one sampled product (SDDMM).
+        gradient, so do its entries, at the price of one sampled product (SDDMM). Some of its rows,
+        (m, n), give as many of the result.
     activation: the name of a function that follows, "relu" for one, in the same pass as the bias;
         see `sg.bias_act`.
 
@@ -88,7 +89,8 @@ class SAGEConv(Module):
 
     x: a Tensor, or with aggregate "sum" also a SparseTensor. A: adjacency matrix (n, n), a
         SparseTensor; its values weigh the neighbours (ones for a plain graph) and get a gradient
-        if they require one.
+        if they require one. One of (m, n), as `data.NeighborSampler` gives them, has the rows of
+        the first m nodes, and so has the result.
     aggregate: "mean" of the stored entries, "max" or "sum". A node without neighbours keeps S x_i.
     activation: the name of a function that follows, as in `GCNConv`.
 
@@ -137,13 +139,13 @@ class SAGEConv(Module):
             init.zeros_(self.bias)
 
     def forward(self, x: Tensor | SparseTensor, A: SparseTensor) -> Tensor:
-        """x (n, in), A (n, n) -> (n, out)."""
+        """x (n, in), A (n, n) -> (n, out), or (m, n) -> (m, out)."""
         check_graph("SAGEConv", x, A, self.in_features)
         if self.aggregate == "max":  # does not commute with the weight
             gathered = ops.spmm(A, x, reduce="max") @ self.neighbours
         else:
             gathered = ops.spmm(A, x @ self.neighbours, reduce=self.aggregate)
-        out = x @ self.own + gathered
+        out = first(x, A) @ self.own + gathered
         return ops.bias_act(out, self.bias, self.activation)
 
     def extra_repr(self) -> str:
@@ -157,6 +159,7 @@ class GINConv(Module):
     net: a module, (n, in) -> (n, out); a small multilayer perceptron in the paper.
     eps: its first value. train_eps: a parameter, else a constant.
     A: adjacency matrix (n, n), a SparseTensor; its values get a gradient if they require one.
+        Rows of the first m nodes alone, (m, n), give as many of the result.
 
     Raises ShapeError for an x whose rows are not those of A.
 
@@ -180,9 +183,9 @@ class GINConv(Module):
             self.register_buffer("eps", start)
 
     def forward(self, x: Tensor, A: SparseTensor) -> Tensor:
-        """x (n, in), A (n, n) -> (n, out)."""
+        """x (n, in), A (n, n) -> (n, out), or (m, n) -> (m, out)."""
         check_graph("GINConv", x, A, None)
-        return self.net(x * (1 + self.eps) + A @ x)
+        return self.net(first(x, A) * (1 + self.eps) + A @ x)
 
 
 class LightGCN(Module):
@@ -213,6 +216,8 @@ class LightGCN(Module):
     def forward(self, x: Tensor, A_hat: SparseTensor) -> Tensor:
         """x (n, d), A_hat (n, n) -> (n, d)."""
         check_graph("LightGCN", x, A_hat, None)
+        if A_hat.shape[0] != A_hat.shape[1]:
+            raise ShapeError(f"LightGCN: A_hat must be square, got shape {tuple(A_hat.shape)}")
         total = x
         for _ in range(self.layers):
             x = A_hat @ x
@@ -224,15 +229,21 @@ class LightGCN(Module):
 
 
 def check_graph(layer: str, x: Any, A: Any, width: int | None) -> None:
-    """ShapeError unless x is (n, width) and A a SparseTensor (n, n)."""
+    """ShapeError unless x is (n, width) and A a SparseTensor (m, n) with rows for the first m."""
     check_sparse(layer, "A", A)
     if width is not None:
         check_width(layer, x, width)
-    if x.ndim != 2 or tuple(A.shape) != (x.shape[0], x.shape[0]):
+    shape = tuple(A.shape)
+    if x.ndim != 2 or len(shape) != 2 or shape[1] != x.shape[0] or shape[0] > shape[1]:
         raise ShapeError(
-            f"{layer}: expected x (n, {'in' if width is None else width}) and A (n, n), got "
-            f"{tuple(x.shape)} and {tuple(A.shape)}"
+            f"{layer}: expected x (n, {'in' if width is None else width}) and A (n, n), or (m, n) "
+            f"with m <= n, got {tuple(x.shape)} and {shape}"
         )
+
+
+def first(x: Any, A: Any) -> Any:
+    """The rows of x of the nodes that A has rows for."""
+    return x if A.shape[0] == x.shape[0] else x[: A.shape[0]]
 
 
 def check_sparse(layer: str, name: str, A: Any) -> None:

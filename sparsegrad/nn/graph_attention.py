@@ -74,11 +74,11 @@ class _Attention(Module):
         return ops.reshape(x @ weight, (x.shape[0], self.heads, self.out_features))
 
     def _attend(self, scores: Tensor, pattern: Pattern, values: Tensor) -> Tensor:
-        """Scores (e, heads), values (n, heads, out) -> (n, heads * out), or the mean of heads."""
+        """Scores (e, heads), values (n, heads, out) -> (m, heads * out), or the mean of heads."""
         weights = ops.softmax(wrap(scores, pattern), 1)
         out = ops.spmm(ops.dropout(weights, self.dropout, self.training), values)
         if self.concat:
-            out = ops.reshape(out, (values.shape[0], self.heads * self.out_features))
+            out = ops.reshape(out, (pattern.shape[0], self.heads * self.out_features))
         else:
             out = ops.mean(out, 1)
         return ops.bias_act(out, self.bias)
@@ -96,7 +96,8 @@ class GATConv(_Attention):
 
     x: a Tensor, or a SparseTensor (W x is then a sparse product). A: an adjacency matrix (n, n);
         row i lists what node i looks at. Only its pattern counts, each entry once: its values
-        neither matter nor get a gradient. A row without entries gives the bias.
+        neither matter nor get a gradient. A row without entries gives the bias. Rows of the first
+        m nodes alone, (m, n), give as many of the result.
     concat: heads side by side; False gives their mean, (n, out).
     negative_slope: of the leaky relu. dropout: probability that an attention weight is dropped.
     self_loops: every node looks at itself too.

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsegrad import backends, dtypes
 from sparsegrad.backends.quiet import quiet
-from sparsegrad.backends.steps import blocks
+from sparsegrad.backends.steps import RowGradient, blocks
 from sparsegrad.engine.mode import enable_grad, no_grad, watcher
 from sparsegrad.errors import DtypeError, GraphError, ShapeError
 from sparsegrad.optim import rows
@@ -194,46 +194,40 @@ class Optimizer:
         target = _dense(p)
         if target._grad is None:
             return
-        late, dense = group["decay"], isinstance(target._grad, Tensor)
-        if self.kernel and late == "touched" and group["sparse"] != "dense" and not dense:
-            grad = rows.pending(target._grad)
-            if grad is not None:
-                if len(grad.rows):
-                    if group["maximize"]:
-                        grad = grad._replace(values=-grad.values)
-                    factors, state = self._begin(p, target, group, shared)
-                    step = factors, target.data, grad, *state
-                    shared.in_rows.setdefault(target.device, []).append(step)
-                    target._bump()
-                return
-        where, g = self._where(target.grad, group)
-        if where is not None and not len(g) and late == "touched":
+        grad = self._whole_rows(target._grad, group)
+        if grad is not None:
+            if len(grad.rows):
+                factors, state = self._begin(p, target, group, shared)
+                steps = shared.in_rows.setdefault(target.device, [])
+                steps.append((factors, target.data, grad, *state))
+                target._bump()
             return
-        if group["maximize"]:
-            g = -g
+        where, g = self._where(target.grad, group)
+        if where is not None and not len(g) and group["decay"] == "touched":
+            return
         factors, state = self._begin(p, target, group, shared)
-        if late == "catch_up":
-            self._catch_up(p, group, where, self.state[p]["step"] - 1)
-        elif late == "all" and where is not None:
-            others = backends.for_array(g).xp.ones(len(target.data), dtype=bool)
-            others[where] = False
-            runs = [[1, self.idle(group)]]
-            self._skip(p, others.nonzero()[0], *rows.missed(runs, np.zeros(1, int), 1))
-        arrays = [target.data, *state]
+        self._move_others(p, target, group, where)
+        g = -g if group["maximize"] else g
         if where is None and self.kernel:
-            step = factors, target.data, g, *state
-            shared.whole.setdefault(target.device, []).append(step)
+            shared.whole.setdefault(target.device, []).append((factors, target.data, g, *state))
         elif where is None:
-            self._move(factors, arrays[0], g, *state)
+            self._move(factors, target.data, g, *state)
         elif len(g):
+            arrays = [target.data, *state]
             parts = [array[where] for array in arrays]
             self._move(factors, parts[0], g, *parts[1:])
             for array, changed in zip(arrays, parts, strict=True):
                 array[where] = changed
-        if late == "catch_up":
-            last = self.state[p]["last"].data
-            last[... if where is None else where] = self.state[p]["step"]
         target._bump()
+
+    def _whole_rows(self, grad: Any, group: dict[str, Any]) -> RowGradient | None:
+        """The gradient by rows, where a kernel makes the step in just these."""
+        if not self.kernel or group["decay"] != "touched" or group["sparse"] == "dense":
+            return None
+        found = None if isinstance(grad, Tensor) else rows.pending(grad)
+        if found is None or not group["maximize"]:
+            return found
+        return found._replace(values=-found.values)
 
     def _move(self, factors: Any, *arrays: Any) -> None:
         """One step on arrays p, g, *state."""
@@ -291,6 +285,18 @@ class Optimizer:
             )
 
     # ---- rows that stand still -----------------------------------------------------------------
+    def _move_others(self, p: Any, target: Tensor, group: dict[str, Any], where: Any) -> None:
+        """What decay does beside the step that was begun, in rows `where` (None: all)."""
+        step = self.state[p]["step"]
+        if group["decay"] == "catch_up":
+            self._catch_up(p, group, where, step - 1)
+            self.state[p]["last"].data[... if where is None else where] = step
+        elif group["decay"] == "all" and where is not None:
+            others = backends.for_array(target.data).xp.ones(len(target.data), dtype=bool)
+            others[where] = False
+            runs = [[1, self.idle(group)]]
+            self._skip(p, others.nonzero()[0], *rows.missed(runs, np.zeros(1, int), 1))
+
     def _remember(self, p: Any, group: dict[str, Any], xp: Any) -> None:
         """Note what the step that begins does to rows it does not touch."""
         state = self.state[p]

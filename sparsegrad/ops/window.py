@@ -113,31 +113,25 @@ def _conv(
     groups: int,
 ) -> Any:
     x, with_batch = batched(op, x, dims)
-    if weight.ndim != dims + 2 or groups < 1 or weight.shape[0] % groups:
-        raise ShapeError(
-            f"{op}: expected weight (F, C / groups, {dims} sizes) with F a multiple of groups = "
-            f"{groups}, got {tuple(weight.shape)}"
-        )
-    if x.shape[1] != weight.shape[1] * groups:
+    filters = _filters(op, weight, bias, dims, groups, "F")
+    depth, *sizes = weight.shape[1:]
+    if x.shape[1] != depth * groups:
         raise ShapeError(
             f"{op}: input has {x.shape[1]} channels, weight {tuple(weight.shape)} with groups = "
-            f"{groups} needs {weight.shape[1] * groups}"
+            f"{groups} needs {depth * groups}"
         )
-    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        raise ShapeError(f"{op}: expected bias ({weight.shape[0]},), got shape {tuple(bias.shape)}")
-    sizes = tuple(weight.shape[2:])
     stride = each(op, "stride", stride, dims, 1)
     dilation = each(op, "dilation", dilation, dims, 1)
     x = pad(x, margins(op, padding, sizes, stride, dilation))
     # (N, G * C, *o, *sizes) -> (G, N * o, C * sizes): the only copy.
     cut = windows(op, x, sizes, stride, dilation)
-    n, filters, spots = x.shape[0], weight.shape[0], tuple(cut.shape[2 : 2 + dims])
-    cut = reshape_p(cut, shape=(n, groups, weight.shape[1], *spots, *sizes))
+    n, spots = x.shape[0], cut.shape[2 : 2 + dims]
+    cut = reshape_p(cut, shape=(n, groups, depth, *spots, *sizes))
     o, k = tuple(range(3, 3 + dims)), tuple(range(3 + dims, 3 + 2 * dims))
     cut = permute_p(cut, axes=(1, 0, *o, 2, *k))
-    depth = weight.shape[1] * math.prod(sizes)
-    cut = reshape_p(cut, shape=(groups, n * math.prod(spots), depth))
-    kernel = reshape_p(weight, shape=(groups, filters // groups, depth))
+    width = depth * math.prod(sizes)
+    cut = reshape_p(cut, shape=(groups, n * math.prod(spots), width))
+    kernel = reshape_p(weight, shape=(groups, filters // groups, width))
     out = matmul_p(cut, permute_p(kernel, axes=(0, 2, 1)))
     out = reshape_p(out, shape=(groups, n, *spots, filters // groups))
     out = permute_p(out, axes=(1, 0, 2 + dims, *range(2, 2 + dims)))
@@ -145,6 +139,20 @@ def _conv(
     if bias is not None:
         out = out + reshape_p(bias, shape=(filters, *(1,) * dims))
     return out if with_batch else squeeze(out, 0)
+
+
+def _filters(op: str, weight: Any, bias: Any, dims: int, groups: int, first: str) -> int:
+    """How many filters F there are; `first`: whether weight begins with F or with channels C."""
+    second = "C" if first == "F" else "F"
+    if weight.ndim != dims + 2 or groups < 1 or weight.shape[0] % groups:
+        raise ShapeError(
+            f"{op}: expected weight ({first}, {second} / groups, {dims} sizes) with {first} a "
+            f"multiple of groups = {groups}, got {tuple(weight.shape)}"
+        )
+    filters: int = weight.shape[0] if first == "F" else weight.shape[1] * groups
+    if bias is not None and tuple(bias.shape) != (filters,):
+        raise ShapeError(f"{op}: expected bias ({filters},), got shape {tuple(bias.shape)}")
+    return filters
 
 
 def margins(
@@ -239,21 +247,14 @@ def _conv_transpose(
     dilation: Any,
 ) -> Any:
     x, with_batch = batched(op, x, dims)
-    if weight.ndim != dims + 2 or groups < 1 or weight.shape[0] % groups:
-        raise ShapeError(
-            f"{op}: expected weight (C, F / groups, {dims} sizes) with C a multiple of groups = "
-            f"{groups}, got {tuple(weight.shape)}"
-        )
+    filters = _filters(op, weight, bias, dims, groups, "C")
     n, channels, *spots = x.shape
     if channels != weight.shape[0]:
         raise ShapeError(
             f"{op}: input has {channels} channels, weight {tuple(weight.shape)} needs "
             f"{weight.shape[0]}"
         )
-    each_filter, sizes = weight.shape[1], tuple(weight.shape[2:])
-    filters = each_filter * groups
-    if bias is not None and tuple(bias.shape) != (filters,):
-        raise ShapeError(f"{op}: expected bias ({filters},), got shape {tuple(bias.shape)}")
+    each_filter, *sizes = weight.shape[1:]
     stride = each(op, "stride", stride, dims, 1)
     dilation = each(op, "dilation", dilation, dims, 1)
     cut = each(op, "padding", padding, dims, 0)

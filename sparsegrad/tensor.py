@@ -520,10 +520,9 @@ def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
         data = np.asarray(data)  # no subclass: `*` of np.matrix is a matrix product
     elif isinstance(data, (list, tuple)) and _holds_tensors(data):
         data = _plain(data)
-    array_like = hasattr(data, "dtype")
-    plain = isinstance(data, (int, float, complex, list, tuple))
     if hasattr(data, "tocsr"):
         raise TypeError(f"tensor: expected an array or nested list, got {_named(data)}")
+    plain = isinstance(data, (int, float, complex, list, tuple))
     try:
         if device is None and backends.is_array(data):
             array = data
@@ -533,22 +532,26 @@ def to_array(data: Any, dtype: Any = None, device: Any = None) -> Any:
             array = _moved(data, backends.for_device(device or "cpu"))
     except ValueError as error:
         raise ShapeError(f"tensor: {error}") from None
-    if dtype is None:
-        dtype = array.dtype
-        if not array_like and dtype == np.complex128:
-            dtype = dtypes.result_type(0j)
-        if (not array_like and dtype == np.float64) or (not array_like and array.size == 0):
-            dtype = dtypes.get_default_dtype()
-        try:
-            dtype = dtypes.as_dtype(dtype)
-        except DtypeError:
-            kind = type(data).__name__
-            raise DtypeError(f"tensor: no tensor holds {kind} of dtype {dtype}") from None
-    dtype = dtypes.as_dtype(dtype)
+    dtype = _dtype_for(data, array) if dtype is None else dtypes.as_dtype(dtype)
     if array.dtype != dtype:
         with quiet():
             array = array.astype(dtype)
     return backends.for_device(device or "cpu").asarray(array) if plain else array
+
+
+def _dtype_for(data: Any, array: Any) -> Any:
+    """The dtype of a tensor of `data`, which NumPy made `array` of."""
+    dtype = array.dtype
+    if not hasattr(data, "dtype"):
+        if dtype == np.complex128:
+            dtype = dtypes.result_type(0j)
+        elif dtype == np.float64 or array.size == 0:
+            dtype = dtypes.get_default_dtype()
+    try:
+        return dtypes.as_dtype(dtype)
+    except DtypeError:
+        kind = type(data).__name__
+        raise DtypeError(f"tensor: no tensor holds {kind} of dtype {dtype}") from None
 
 
 def _moved(data: Any, be: backends.Backend) -> Any:

@@ -89,37 +89,31 @@ def fit(
     for name, value in (("epochs", epochs), ("validate_every", validate_every)):
         if value < 1:
             raise ValueError(f"fit: {name} must be at least 1, got {value}")
-    history: list[Row] = []
-    seconds: list[float] = []
-    best: Row = {}
-    weights: Any = {}
+    progress: dict[str, Any] = {"history": [], "seconds": [], "best": {}, "weights": {}}
     file = None
     if checkpoint is not None:
         parts = {"model": model, "optimizer": optimizer, "stopping": stopping, **(keep or {})}
         file = Checkpoint(checkpoint, parts, settings or {}, save_every)
-        if not resume:
+        if resume:
+            progress = file.load() or progress
+        else:
             file.refuse_to_replace()
-        elif (held := file.load()) is not None:
-            history, seconds = held["history"], held["seconds"]
-            best, weights = held["best"], held["weights"]
-            if on_epoch is not None:
-                for row in history:
-                    on_epoch(row)
+    tell = on_epoch or (lambda row: None)
+    history = progress["history"]
+    for row in history:
+        tell(row)
     while len(history) < epochs and not stopping.done:
         start = time.perf_counter()
         row = {"epoch": len(history) + 1, **update()}
-        seconds.append(time.perf_counter() - start)
+        progress["seconds"].append(time.perf_counter() - start)
         if row["epoch"] % validate_every == 0 or row["epoch"] == epochs:
             row.update(validate())
             if stopping.update(row):
-                best = row
                 weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+                progress |= {"best": row, "weights": weights}
         history.append(row)
-        if on_epoch is not None:
-            on_epoch(row)
+        tell(row)
         if file is not None:
-            last = len(history) == epochs or stopping.done
-            progress = {"history": history, "seconds": seconds, "best": best, "weights": weights}
-            file.save(progress, now=last)
-    load_weights(model, weights)
-    return Fit(history, best, statistics.median(seconds))
+            file.save(progress, now=len(history) == epochs or stopping.done)
+    load_weights(model, progress["weights"])
+    return Fit(history, progress["best"], statistics.median(progress["seconds"]))

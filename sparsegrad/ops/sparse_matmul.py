@@ -118,7 +118,8 @@ def spmm(
     """Sparse @ dense: A (m, n), x (n, k) -> (m, k), or (n,) -> (m,). Same as `A @ x`.
 
     Batches: x (*B, n, k) -> (*B, m, k), and A (*B, m, n) with x (*B, n, k), (n, k) or (n,), in one
-    product. Heads: values (nnz, *H) and x (n, *H, k) -> (m, *H, k).
+    product. Heads: values (nnz, *H) and x (n, *H, k) -> (m, *H, k). Both: A (*B, m, n, *H) and
+    x (*B, n, *H, k) -> (*B, m, *H, k).
 
     reduce: "sum", or "mean", "max", "min" of the products A[i, j] * x[j] over the stored entries
         of each row; an empty row gives 0. The first entry of a row wins ties and takes the whole
@@ -207,7 +208,7 @@ def sddmm(x: Any, y: Any, pattern: Any, alpha: Any = 1, beta: Any = 0) -> Any:
 
     x (m, k), y (n, k), pattern (m, n): a Pattern, or a SparseTensor whose pattern is meant. Heads:
     x (m, *H, k), y (n, *H, k) give values (nnz, *H). Batches: x (*B, m, k), y (*B, n, k) and a
-    pattern (*B, m, n). Every stored entry gets its product, so each of two duplicates does.
+    pattern (*B, m, n); both: x (*B, m, *H, k). Every stored entry gets its product, so each of two duplicates does.
 
     alpha, beta: alpha * (x @ y.T) + beta * C on the pattern of the SparseTensor C given as
         `pattern`; numbers or scalar tensors. With beta = 0 the values of C do not matter.
@@ -228,10 +229,11 @@ def sddmm(x: Any, y: Any, pattern: Any, alpha: Any = 1, beta: Any = 0) -> Any:
     lead = where.shape[:-2]
     m, n = where.shape[-2:] if where.ndim > 1 else (-1, -1)
     at = where
-    if lead and x.ndim == y.ndim == len(lead) + 2 and x.shape[:-2] == y.shape[:-2] == lead:
+    b = len(lead)
+    if lead and x.ndim == y.ndim >= b + 2 and x.shape[:b] == y.shape[:b] == lead:
         count = math.prod(lead)
-        x = reshape_p(x, shape=(count * x.shape[-2], x.shape[-1]))
-        y = reshape_p(y, shape=(count * y.shape[-2], y.shape[-1]))
+        x = reshape_p(x, shape=(count * x.shape[b], *x.shape[b + 1 :]))
+        y = reshape_p(y, shape=(count * y.shape[b], *y.shape[b + 1 :]))
         m, n, at = count * m, count * n, plan_product.block_diagonal(where)
     fits = at.ndim == 2 and x.ndim >= 2 and y.ndim == x.ndim and x.shape[1:] == y.shape[1:]
     if not fits or (x.shape[0], y.shape[0]) != (m, n):
@@ -371,6 +373,11 @@ def _sparse_batch(op: str, A: Any, x: Any, reduce: str, transposed: bool) -> Any
     """A (*B, m, n), or its transpose, @ x (*B, n, k), (n, k) or (n,): one product with a block
     diagonal, or with the batches on top of each other where all share one x."""
     pattern, (*lead, m, n) = A.pattern, A.pattern.shape
+    heads = A.values.data.shape[1:]
+    if heads and not transposed and x.data.shape[:-1] == (*lead, n, *heads):
+        rows = reshape_p(x, shape=(math.prod(lead) * n, *heads, x.shape[-1]))
+        out = _reduced(A.values, rows, plan_product.block_diagonal(pattern), reduce)
+        return reshape_p(out, shape=(*lead, m, *heads, x.shape[-1]))
     if transposed:
         m, n = n, m
     vector = x.ndim == 1

@@ -136,6 +136,19 @@ def sampled_batches(d: Draw) -> Iterator[Sample]:
         yield (d.dense(*lead, m, 2), d.dense(*lead, n, 2)), {"at": a}
 
 
+def sampled_heads(d: Draw) -> Iterator[Sample]:
+    for a in batches(d):
+        *lead, m, n = a.shape
+        yield (d.dense(*lead, m, 3, 2), d.dense(*lead, n, 3, 2)), {"at": a}
+
+
+def heads_of_batches(d: Draw) -> Iterator[Sample]:
+    for a in batches(d):
+        *lead, _, n = a.shape
+        wide = Sparse(a.coords, d.away(a.coords.shape[1], 3), a.shape)
+        yield (wide, d.dense(*lead, n, 3, 2)), {}
+
+
 def sampled(d: Draw) -> Iterator[Sample]:
     for a in d.every_kind():
         yield (a, d.dense(a.shape[0], 3), d.dense(3, a.shape[1])), {}
@@ -342,6 +355,10 @@ ROWS = [
     )),
     OpCase("matmul[dense,sparse batch]", sg.matmul, np.matmul, sparse_batches_left, None, ("coo",),
            bilinear=True),
+    OpCase("spmm[batch of heads]", sg.spmm, lambda a, x: np.einsum("...mnh,...nhk->...mhk", a, x), heads_of_batches, None, ("coo",), bilinear=True, errors=(
+        (lambda: sg.spmm(sg.coo([[0], [0], [0]], [[1.0, 2.0]], (1, 1, 1, 2)), sg.ones(1, 1, 3, 2)), sg.ShapeError, r"spmm: shapes do not fit; got sparse: \(1, 1, 1, 2\), dense: \(1, 1, 3, 2\)"),)),
+    OpCase("sddmm[batch of heads]", at_both, lambda x, y, at: np.einsum("...mhk,...nhk->...mnh", x, y) * at.dense(np.ones((at.coords.shape[1], 1))),
+           sampled_heads, None, ("coo",), bilinear=True),
     OpCase("spgemm[batch]", sg.spgemm, np.matmul, batch_products, None, ("coo",), bilinear=True),
     OpCase("sddmm[batch]", at_both, lambda x, y, at: (x @ y.swapaxes(-1, -2)) * at.dense(np.ones(at.coords.shape[1])),
            sampled_batches, None, ("coo",), bilinear=True),

@@ -208,7 +208,8 @@ def sddmm(x: Any, y: Any, pattern: Any, alpha: Any = 1, beta: Any = 0) -> Any:
 
     x (m, k), y (n, k), pattern (m, n): a Pattern, or a SparseTensor whose pattern is meant. Heads:
     x (m, *H, k), y (n, *H, k) give values (nnz, *H). Batches: x (*B, m, k), y (*B, n, k) and a
-    pattern (*B, m, n); both: x (*B, m, *H, k). Every stored entry gets its product, so each of two duplicates does.
+    pattern (*B, m, n); both: x (*B, m, *H, k). Every stored entry gets its product, so each of two
+    duplicates does.
 
     alpha, beta: alpha * (x @ y.T) + beta * C on the pattern of the SparseTensor C given as
         `pattern`; numbers or scalar tensors. With beta = 0 the values of C do not matter.

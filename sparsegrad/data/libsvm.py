@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,17 +62,9 @@ def read_libsvm(
                 continue
             try:
                 labels.append(_finite(words[0]))
-                last = first - 1
-                for word in words[1:]:
-                    column, _, value = word.partition(":")
-                    here = int(column)
-                    if here <= last:
-                        raise ValueError(f"column {here} after {last}")
-                    last = here
-                    columns.append(here)
-                    values.append(_finite(value))
-                if n_features is not None and last - first >= n_features:
-                    raise ValueError(f"column {last} of {n_features}")
+                for column, value in _entries(words[1:], first, n_features):
+                    columns.append(column)
+                    values.append(value)
             except (ValueError, OverflowError) as error:
                 raise FileError(f"read_libsvm: {name}, line {number}: {error}") from None
             counts.append(len(columns))
@@ -83,6 +76,21 @@ def read_libsvm(
     whole = bool((y == np.rint(y)).all()) and bool((abs(y) < 2**53).all())
     X = X.astype(kind)
     return Labelled(X, Tensor(y.astype(np.int64) if whole else y.astype(X.dtype)))
+
+
+def _entries(words: list[str], first: int, n_features: int | None) -> Iterator[tuple[int, float]]:
+    """Columns and values of a line; ValueError for columns that do not rise from `first` or reach
+    beyond `n_features`."""
+    last = first - 1
+    for word in words:
+        column, _, value = word.partition(":")
+        here = int(column)
+        if here <= last:
+            raise ValueError(f"column {here} after {last}")
+        last = here
+        yield here, _finite(value)
+    if n_features is not None and last - first >= n_features:
+        raise ValueError(f"column {last} of {n_features}")
 
 
 def _finite(word: str) -> float:

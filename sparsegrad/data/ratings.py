@@ -69,24 +69,28 @@ def read_ratings(
             if number[1] == 0 and (header or unsure):
                 continue
             try:
-                user, item = parts[columns[0]].strip(), parts[columns[1]].strip()
-                place = columns[2]
-                implied = place is None or (len(parts) == 2 and columns == (0, 1, 2))
-                value = 1.0 if implied else float(parts[place])  # type: ignore[index]
-                if not (user and item):
-                    raise ValueError("a name is empty")
-                if not math.isfinite(value):
-                    raise ValueError(f"{value} is not a finite number")
-            except IndexError:
-                raise FileError(
-                    f"read_ratings: {name}, line {number[0]}: {len(parts)} columns are too few"
-                ) from None
+                user, item, value = _rating(parts, columns)
             except ValueError as error:
                 raise FileError(f"read_ratings: {name}, line {number[0]}: {error}") from None
             row.append(users.setdefault(user, len(users)))
             col.append(items.setdefault(item, len(items)))
             values.append(value)
     return Ratings(csr_last(row, col, values, (len(users), len(items))), list(users), list(items))
+
+
+def _rating(parts: list[str], columns: tuple[int, int, int | None]) -> tuple[str, str, float]:
+    """User, item and value of a line; ValueError where one is missing or makes no sense."""
+    try:
+        user, item = parts[columns[0]].strip(), parts[columns[1]].strip()
+        implied = columns[2] is None or (len(parts) == 2 and columns == (0, 1, 2))
+        value = 1.0 if implied else float(parts[columns[2]])  # type: ignore[index]
+    except IndexError:
+        raise ValueError(f"{len(parts)} columns are too few") from None
+    if not (user and item):
+        raise ValueError("a name is empty")
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
+    return user, item, value
 
 
 def _lines(file: Any, delimiter: str | None) -> Iterator[tuple[tuple[int, int], list[str]]]:

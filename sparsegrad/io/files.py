@@ -7,7 +7,7 @@ import gzip
 import io
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from sparsegrad.errors import SparsegradError
@@ -20,10 +20,14 @@ class FileError(SparsegradError, ValueError):
 
 
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+_PACKERS: dict[str, Callable[..., Any]] = {
+    ".gz": lambda raw: gzip.GzipFile("", "wb", fileobj=raw),  # no name of ours in the file
+    ".bz2": lambda raw: bz2.BZ2File(raw, "wb"),
+}
 
 
-def _opener(path: str) -> Callable[..., Any]:
-    return _OPENERS.get(os.path.splitext(path)[1].lower(), open)
+def _ending(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
 
 
 @contextmanager
@@ -34,7 +38,7 @@ def opened(source: Any, mode: str = "rb") -> Iterator[Any]:
         return
     path = os.fspath(source)
     options = {} if "b" in mode else {"encoding": "utf-8"}
-    with _opener(path)(path, mode, **options) as file:
+    with _OPENERS.get(_ending(path), open)(path, mode, **options) as file:
         yield file
 
 
@@ -52,16 +56,11 @@ def replaced(target: Any, compress: bool = True) -> Iterator[Any]:
         return
     path = os.path.abspath(os.fspath(target))
     scratch = f"{path}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+    packed = _PACKERS.get(_ending(path), nullcontext) if compress else nullcontext
     try:
         with open(scratch, "xb") as raw:
-            if compress and _opener(path) is gzip.open:
-                with gzip.GzipFile("", "wb", fileobj=raw) as file:
-                    yield file
-            elif compress and _opener(path) is bz2.open:
-                with bz2.BZ2File(raw, "wb") as packed:
-                    yield packed
-            else:
-                yield raw
+            with packed(raw) as file:
+                yield file
             raw.flush()
             os.fsync(raw.fileno())
         os.replace(scratch, path)

@@ -3,6 +3,7 @@
 //   count          a bool of each entry, or a number that is compared with a threshold -> how many
 //                  entries of its chunk stay up to each one, and in all of it
 //   top            values in runs -> the same; the k largest of each run stay
+//   kth            for each long run its k-th largest number, and the last that stays of those equal
 //   compact        positions of those that stay, what up to three lists say of them, and the offsets
 //                  of the runs that are left
 //   cells          the true cells of a mask, numbered: entries of a matrix that lie in them
@@ -10,12 +11,17 @@
 //   first          entries sorted within their runs -> whether each is among the first k
 //
 // Mapping   count and top: a block takes a chunk, a power of two of at least 1024 entries, 1024 in a
-//           round; at most 1024 chunks. All others: a thread an entry, then a thread an offset; each
-//           block adds up the chunks before every chunk, in shared memory. In top a thread looks
-//           through its run until it has met k better entries, so it is for runs that are not long.
+//           round; at most 1024 chunks. In top a thread looks through its run until it has met k
+//           better entries, or, of a long one, compares its own with what kth has found. kth: a block
+//           takes a run and counts its numbers by their 11 highest bits, then those that have the
+//           right ones by the next 11, and so on; then equal ones by their places. All others: a
+//           thread an entry, then a thread an offset; each block adds up the chunks before every
+//           chunk, in shared memory.
 // Bytes     count n (s D + 4), and i an entry for `order`; top n (s + 4), i an entry for each list,
-//           and the runs, from L1; compact n 4 + kept (1 + 2 lists) i + runs (2 i + 4);
-//           cells n 4 + kept (4 i + 4); rank n (12 + 2 i); first n (8 + 3 i), and n flags by index.
+//           and the runs, from L1; kth n (s + i) for every 11 bits of a number, and for every 11 of
+//           the run's length where not all equal ones stay; compact n 4 + kept (1 + 2 lists) i +
+//           runs (2 i + 4); cells n 4 + kept (4 i + 4); rank n (12 + 2 i); first n (8 + 3 i), and n
+//           flags by index.
 // Numbers   Integers; each place is written once: the same every time.
 // Replaces  a comparison, flatnonzero (a scan and a kernel), a gather for each list, another scan and
 //           a gather for the offsets; for top, a sort within each run.
@@ -86,28 +92,182 @@ sg_select_count(const T* __restrict__ values, long long width, SG_ACC(T) thresho
   }, n, shift, upto, counts);
 }
 
+template <typename A> __device__ __forceinline__ A sg_infinity() {
+  return A(__int_as_float(0x7f800000));
+}
+
 // What an entry is ranked by, the largest first: nan as infinity.
 template <typename A>
 __device__ __forceinline__ A sg_ranked(A x, int magnitude) {
-  return x != x ? A(__int_as_float(0x7f800000)) : magnitude && x < A(0) ? -x : x;
+  return x != x ? sg_infinity<A>() : magnitude && x < A(0) ? -x : x;
+}
+
+// Bits that rise with a number, and back; there is one zero.
+__device__ __forceinline__ unsigned int sg_rising(float x) {
+  const unsigned int bits = x == 0.0f ? 0u : __float_as_uint(x);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ unsigned long long sg_rising(double x) {
+  const unsigned long long bits = x == 0.0 ? 0ull : (unsigned long long)__double_as_longlong(x);
+  return bits >> 63 ? ~bits : bits | 0x8000000000000000ull;
+}
+__device__ __forceinline__ float sg_number(unsigned int rising) {
+  return __uint_as_float(rising >> 31 ? rising ^ 0x80000000u : ~rising);
+}
+__device__ __forceinline__ double sg_number(unsigned long long rising) {
+  return __longlong_as_double(
+      (long long)(rising >> 63 ? rising ^ 0x8000000000000000ull : ~rising));
+}
+
+const int SG_DIGIT = 11;  // bits
+const int SG_BINS = 1 << SG_DIGIT;
+
+// The digit of the `need`-th of the entries begin to end by digit(p), the highest first; -1 for an
+// entry that is out already. `need` becomes how many of those with that digit are wanted, `have` how
+// many there are. The whole block; bins: shared memory, SG_BINS and 11 more.
+template <typename F>
+__device__ __forceinline__ int sg_find_digit(F digit, long long begin, long long end, int* bins,
+                                             int& need, int& have) {
+  const int FLIGHT = 8, EACH = SG_BINS / 256;
+  int* const sums = bins + SG_BINS;
+  int* const found = sums + 8;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  for (int b = threadIdx.x; b < SG_BINS; b += 256) bins[b] = 0;
+  __syncthreads();
+  for (long long first = begin + threadIdx.x; first < end; first += 256 * FLIGHT) {
+    int at[FLIGHT];
+    #pragma unroll
+    for (int u = 0; u < FLIGHT; ++u)
+      at[u] = first + 256 * u < end ? digit(first + 256 * u) : -1;
+    #pragma unroll
+    for (int u = 0; u < FLIGHT; ++u)
+      if (at[u] >= 0) atomicAdd(bins + at[u], 1);
+  }
+  __syncthreads();
+  const int highest = SG_BINS - 1 - EACH * threadIdx.x;  // of the bins of this thread
+  int own = 0;
+  #pragma unroll
+  for (int i = 0; i < EACH; ++i) own += bins[highest - i];
+  int sum = own;
+  #pragma unroll
+  for (int o = 1; o < 32; o <<= 1) {
+    const int left = __shfl_up_sync(SG_ALL_LANES, sum, o);
+    if (lane >= o) sum += left;
+  }
+  if (lane == 31) sums[warp] = sum;
+  __syncthreads();
+  for (int w = 0; w < warp; ++w) sum += sums[w];
+  int before = sum - own;
+  if (before < need && need <= sum) {  // one thread
+    int bin = highest;
+    for (; before + bins[bin] < need; --bin) before += bins[bin];
+    found[0] = bin;
+    found[1] = need - before;
+    found[2] = bins[bin];
+  }
+  __syncthreads();
+  need = found[1];
+  have = found[2];
+  return found[0];
+}
+
+// Of one run, the k-th of its entries, the largest number first, of equal ones the one that comes
+// first: its number and its place. The whole block; 0 < k < end - begin.
+template <typename U, typename F>
+__device__ __forceinline__ U sg_find_kth(F rising, long long begin, long long end, int* bins,
+                                         int k, long long& last) {
+  U top = 0;
+  int need = k, have = 0;
+  for (int low = 8 * (int)sizeof(U); low > 0;) {
+    const int bits = min(low, SG_DIGIT);
+    low -= bits;
+    const U mask = (U(1) << bits) - 1;
+    top |= U(sg_find_digit(
+               [&](long long p) {
+                 const U key = rising(p) >> low;  // and `top` has zeros below
+                 return (key & ~mask) == top >> low ? (int)(key & mask) : -1;
+               },
+               begin, end, bins, need, have))
+           << low;
+  }
+  last = end;
+  if (need == have) return top;  // all that are equal
+  unsigned int back = 0;  // how far the place is from the end
+  for (int low = 32 - __clz((int)(end - begin - 1)); low > 0;) {
+    const int bits = min(low, SG_DIGIT);
+    low -= bits;
+    const unsigned int mask = (1u << bits) - 1;
+    back |= (unsigned int)sg_find_digit(
+                [&](long long p) {
+                  const unsigned int key = (unsigned int)(end - 1 - p) >> low;
+                  if ((key & ~mask) != back >> low) return -1;
+                  return rising(p) == top ? (int)(key & mask) : -1;
+                },
+                begin, end, bins, need, have)
+            << low;
+  }
+  last = end - 1 - back;
+  return top;
+}
+
+// Runs as in `top`, of which those of more than `most` entries are meant: the number of the k-th
+// largest, and the place of the last one that stays of those that are equal to it.
+template <typename T, typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_select_kth(const T* __restrict__ values, int magnitude, long long k,
+              const I* __restrict__ offsets, long long runs, int most,
+              const I* __restrict__ order_or_null, SG_ACC(T)* __restrict__ top,
+              I* __restrict__ last) {
+  typedef SG_ACC(T) A;
+  typedef decltype(sg_rising(A(0))) U;
+  __shared__ int bins[SG_BINS + 11];
+  __shared__ int chosen[256];  // a thread looks at a run, for the block
+  const auto rising = [=](long long p) {
+    const long long e = order_or_null ? (long long)order_or_null[p] : p;
+    return sg_rising(sg_ranked<A>(sg_widen(values[e]), magnitude));
+  };
+  for (long long base = blockIdx.x; base < runs; base += 256ll * gridDim.x) {
+    const long long mine = base + (long long)threadIdx.x * gridDim.x;
+    chosen[threadIdx.x] = mine < runs && (long long)offsets[mine + 1] - offsets[mine] > most;
+    __syncthreads();
+    for (int t = 0; t < 256; ++t) {
+      if (!chosen[t]) continue;  // the whole block
+      const long long run = base + (long long)t * gridDim.x;
+      const long long begin = offsets[run], end = offsets[run + 1];
+      long long place = k > 0 ? end : begin - 1;
+      A number = k > 0 ? -sg_infinity<A>() : sg_infinity<A>();
+      if (0 < k && k < end - begin)
+        number = sg_number(sg_find_kth<U>(rising, begin, end, bins, (int)k, place));
+      if (threadIdx.x == 0) {
+        top[run] = number;
+        last[run] = (I)place;
+      }
+    }
+    __syncthreads();  // before `chosen` is written again
+  }
 }
 
 // Runs of the entries that `order` lists; `listed` says where in it an entry is. Both are null where
 // entries are listed as they are, and `segment`, the run of each listed one, where there is one run.
+// Of runs of more than `most` entries `top` and `last` are what kth has found.
 template <typename T, typename I>
 __global__ void __launch_bounds__(256, SG_HALF)
 sg_select_top(const T* __restrict__ values, int magnitude, long long k,
               const I* __restrict__ offsets, const I* __restrict__ segment_or_null,
               const I* __restrict__ order_or_null, const I* __restrict__ listed_or_null,
-              long long n, int shift, int* __restrict__ upto, int* __restrict__ counts) {
+              int most, const SG_ACC(T)* __restrict__ top_or_null,
+              const I* __restrict__ last_or_null, long long n, int shift,
+              int* __restrict__ upto, int* __restrict__ counts) {
   typedef SG_ACC(T) A;
   sg_count([&](long long e) {
     const long long place = listed_or_null ? (long long)listed_or_null[e] : e;
     const long long run = segment_or_null ? (long long)segment_or_null[place] : 0;
     const A own = sg_ranked<A>(sg_widen(values[e]), magnitude);
-    const long long end = offsets[run + 1];
+    const long long begin = offsets[run], end = offsets[run + 1];
+    if (top_or_null && end - begin > most)
+      return own > top_or_null[run] || (own == top_or_null[run] && place <= last_or_null[run]);
     long long better = 0;
-    for (long long p = offsets[run]; p < end && better < k; ++p) {
+    for (long long p = begin; p < end && better < k; ++p) {
       const A other = sg_ranked<A>(
           sg_widen(values[order_or_null ? (long long)order_or_null[p] : p]), magnitude);
       better += other > own || (other == own && p < place);
@@ -204,15 +364,14 @@ sg_select_cells(const int* __restrict__ upto, const int* __restrict__ counts, in
 }
 
 // values, entries listed by run if `order` is null, else at its places; segment (n,): the run of each
-// listed one, below 2^32. No value may be nan or -0.
+// listed one, below 2^32. No value may be nan.
 template <typename I>
 __global__ void __launch_bounds__(256, SG_HALF)
 sg_select_rank(const float* __restrict__ values, const I* __restrict__ order_or_null,
                const I* __restrict__ segment, long long n, unsigned long long* __restrict__ key) {
   for (long long e = sg_thread(); e < n; e += sg_threads()) {
-    const unsigned int bits = __float_as_uint(values[order_or_null ? order_or_null[e] : e]);
-    const unsigned int rising = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    key[e] = (unsigned long long)segment[e] << 32 | rising;
+    const float value = values[order_or_null ? order_or_null[e] : e];
+    key[e] = (unsigned long long)segment[e] << 32 | sg_rising(value);
   }
 }
 

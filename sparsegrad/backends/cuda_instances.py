@@ -138,6 +138,7 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     "select": {
         "sg_select_count": _product(("unsigned char", *_FLOAT), _INDEX),
         "sg_select_top": _product(_FLOAT, _INDEX),
+        "sg_select_kth": _product(_FLOAT, _INDEX),
         "sg_select_compact": _product(_INDEX),
         "sg_select_cells": _product(_INDEX),
         "sg_select_rank": _product(_INDEX),

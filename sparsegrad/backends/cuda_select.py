@@ -11,13 +11,14 @@ import numpy as np
 
 from sparsegrad.backends.base import Array, Backend
 from sparsegrad.backends.cuda_coalesce import sort_order
-from sparsegrad.backends.cuda_kernels import ctype_of, kernel, launch
+from sparsegrad.backends.cuda_kernels import accumulator_of, ctype_of, kernel, launch
 from sparsegrad.dtypes import kind
 
 __all__ = ["CudaSelect"]
 
 _LISTS = ("first", "second", "third")  # that one launch takes
-_LONG = 1024  # entries of a run from which sorting costs less than comparing all with all
+_LONG = 1024  # entries of a run up to which all are compared with all
+_LONGEST, _MANY = 1 << 17, 16  # from which all are sorted, unless there are so many such runs
 _ROUND, _CHUNKS = 1024, 1024  # SG_ROUND, SG_CHUNKS
 
 
@@ -41,23 +42,45 @@ class CudaSelect(Backend):
         return _count(x, threshold, order)
 
     def largest_in_runs(self, x: Array, runs: Any, k: int, magnitude: bool) -> Any:
-        """Runs that are not long are compared, all with all; long ones are sorted."""
+        """Runs that are not long are compared, all with all; in long ones the k-th is looked for by
+        a block each, or, where they are too long and few for that, all are sorted."""
         import cupy
 
         order = None if runs.order is None else cupy.ascontiguousarray(runs.order)
-        if kind(x.dtype) != "f" or runs.longest > _LONG:
+        if runs.longest > max(_LONGEST, x.size // _MANY):
             return _count(_first_in_runs(self.ranked(x, magnitude), runs, order, k))
+        if kind(x.dtype) != "f":
+            x, magnitude = -self.ranked(x, magnitude), False
+        types = ctype_of(x.dtype), ctype_of(runs.offsets.dtype)
+        common = {
+            "values": cupy.ascontiguousarray(x),
+            "magnitude": int(magnitude),
+            "k": k,
+            "offsets": runs.offsets,
+            "order_or_null": order,
+            "most": _LONG,
+        }
+        top = last = None
+        if runs.longest > _LONG:
+            count = runs.offsets.size - 1
+            top, last = cupy.empty(count, accumulator_of(types[0])), cupy.empty_like(runs.offsets)
+            launch(
+                kernel("select", "sg_select_kth", *types),
+                256 * count,
+                **common,
+                runs=count,
+                top=top,
+                last=last,
+            )
         counted = _counting(x.size)
         launch(
-            kernel("select", "sg_select_top", ctype_of(x.dtype), ctype_of(runs.offsets.dtype)),
+            kernel("select", "sg_select_top", *types),
             _threads(counted),
-            values=cupy.ascontiguousarray(x),
-            magnitude=int(magnitude),
-            k=k,
-            offsets=runs.offsets,
+            **common,
             segment_or_null=runs.segment if runs.offsets.size > 2 else None,
-            order_or_null=order,
             listed_or_null=runs.listed,
+            top_or_null=top,
+            last_or_null=last,
             n=x.size,
             **counted._asdict(),
         )

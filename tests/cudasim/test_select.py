@@ -5,7 +5,7 @@ import pytest
 
 import cudasim
 from cudasim.numbers import INDEX, notices, same_every_time
-from sparsegrad.backends import cuda_select
+from sparsegrad.backends import cuda_kernels, cuda_select
 from sparsegrad.backends.base import Backend
 from sparsegrad.structure.plan_select import Ranked
 
@@ -155,11 +155,23 @@ def check_top(
     return got
 
 
-@pytest.mark.parametrize("longest", ["compared", "sorted"])
+LIMITS = {  # of runs that are compared, of those of which the k-th is found; others are sorted
+    "compared": (1024, 1 << 17),
+    "found": (3, 1 << 17),
+    "sorted": (-1, -1),
+}
+
+
+def limited(monkeypatch, most, longest):
+    for name, limit in (("_LONG", most), ("_LONGEST", longest), ("_MANY", 1 << 60)):
+        monkeypatch.setattr(cuda_select, name, limit)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("index", INDEX)
 @pytest.mark.parametrize("dtype", ["e", "f", "d"])
-def test_largest_in_runs(cp, monkeypatch, dtype, index, longest):
-    monkeypatch.setattr(cuda_select, "_LONG", 1024 if longest == "compared" else -1)
+def test_largest_in_runs(cp, monkeypatch, dtype, index, limits):
+    limited(monkeypatch, *LIMITS[limits])
     for k in (0, 1, 2, 5, 40, 99):
         for order in (False, True):
             check_top(cp, k, index=index, dtype=dtype, order=order, magnitude=order)
@@ -167,21 +179,57 @@ def test_largest_in_runs(cp, monkeypatch, dtype, index, longest):
     check_top(cp, 1, (), index, dtype)
 
 
-def check_long(cp):
+def check_sorted(cp):
     """Runs that are sorted: floats by one key, with their run."""
-    check_top(cp, 3, (1500, 0, 700))
+    with pytest.MonkeyPatch.context() as patch:
+        limited(patch, *LIMITS["sorted"])
+        check_top(cp, 3, (1500, 0, 700))
+
+
+def check_long(cp):
+    """Runs of which the k-th is found, by its number and, of equal ones, by its place."""
+    for k in (1, 300, 1300):
+        check_top(cp, k, (1500, 0, 4, 1100, 2500))
 
 
 def test_long_runs(cp):
     check_long(cp)
+    check_sorted(cp)
+
+
+@pytest.mark.parametrize("dtype", ["e", "f", "d"])
+def test_long_runs_of_all_sorts_of_numbers(cp, dtype):
+    """The bits of numbers of both signs rise with them; -0 is 0."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(3000) * 10.0 ** rng.integers(-4, 4, 3000)).astype(dtype)
+    x[::5], x[1::50], x[2::70], x[3::90] = 0.0, -0.0, np.inf, -np.inf
+    x[4::40] = np.nan
+    for k in (1, 40, 1000, 1700, 2950, 2999):
+        for magnitude in (False, True):
+            runs = np.array([0, 3000], "i"), 3000, 3000, None
+            keep = Backend().largest_in_runs(x, Ranked(*runs), k, magnitude)
+            there = Ranked(cp.asarray(runs[0]), *runs[1:])
+            got = backend().largest_in_runs(cp.asarray(x), there, k, magnitude)
+            assert positions(got, 3000).tolist() == np.flatnonzero(keep).tolist()
+
+
+def test_more_runs_than_blocks_look_at(cp, monkeypatch):
+    """A few of them long."""
+    limited(monkeypatch, 5, 1 << 17)
+    monkeypatch.setattr(cuda_kernels, "_multiprocessors", lambda device: 1)
+    lengths = np.random.default_rng(0).integers(0, 3, 9000)
+    lengths[[0, 31, 32, 255, 8200, 8999]] = 40, 17, 8, 20, 33, 60
+    check_top(cp, 6, tuple(lengths.tolist()))
 
 
 def test_largest_in_runs_by_schedule(cp, seed):
     check_top(cp, 2, (700, 5, 600))
+    check_top(cp, 700, (1100, 5, 1300))
 
 
 def test_largest_in_runs_is_deterministic(cp):
     same_every_time(lambda: check_top(cp))
+    same_every_time(lambda: check_top(cp, 500, (1200, 3)))
 
 
 def check_cells(cp, n=300, m=40, own=False, ordered=True, index="int32", share=0.4):
@@ -219,12 +267,20 @@ def test_true_cells(cp, index):
 
 
 MUTANTS = {
-    "rank": ("select", "t - offsets[segment[t]] < k", "t < k", check_long),
-    "one more": ("select", "segment[t]] < k", "segment[t]] <= k", check_long),
-    "negative": ("select", "bits & 0x80000000u ? ~bits", "bits & 0x80000000u ? bits", check_long),
-    "run": ("select", "(unsigned long long)segment[e] << 32 | rising", "rising", check_long),
-    "listed": ("select", "order_or_null ? order_or_null[e] : e", "e", check_long),
-    "order": ("select", "order_or_null ? (long long)order_or_null[e] : e] =", "e] =", check_long),
+    "rank": ("select", "t - offsets[segment[t]] < k", "t < k", check_sorted),
+    "one more": ("select", "segment[t]] < k", "segment[t]] <= k", check_sorted),
+    "run": ("select", "<< 32 | sg_rising", "* 0 | sg_rising", check_sorted),
+    "listed": ("select", "order_or_null ? order_or_null[e] : e", "e", check_sorted),
+    "order": ("select", "order_or_null ? (long long)order_or_null[e] : e] =", "e] =", check_sorted),
+    "negative": ("select", "return bits >> 31 ? ~bits", "return bits >> 31 ? bits", check_long),
+    "next digit": ("select", "(key & ~mask) == top >> low ?", "true ?", check_long),
+    "places": ("select", "if (need == have) return top;", "return top;", check_long),
+    "next place": ("select", "if ((key & ~mask) != back >> low)", "if (false)", check_long),
+    "first place": ("select", "(end - 1 - p) >> low", "(p - begin) >> low", check_long),
+    "bins": ("select", "b += 256) bins[b] = 0;", "b += 256) {}", check_long),
+    "few": ("select", "0 < k && k < end - begin", "0 < k", check_long),
+    "equal": ("select", "&& place <= last_or_null[run]", "&& true", check_long),
+    "long": ("select", "offsets[mine] > most;", "offsets[mine] > most + 100;", check_long),
     "k": ("select", "better < k;\n  }", "better <= k;\n  }", check_top),
     "ties": ("select", "other == own && p < place", "other == own && p > place", check_top),
     "the first": ("select", "listed_or_null ? (long long)listed_or_null[e] : e", "e", check_top),
@@ -273,13 +329,16 @@ def test_launches(sim):
     values, ids = sim.asarray(np.arange(300) % 3, dtype="f"), sim.arange(300, dtype="i")
     offsets = sim.asarray(np.array([0, 100, 300], "i"))
     runs = Ranked(offsets, 200, 300, None)
+    longer = sim.asarray(np.arange(2000) % 7, dtype="f")
+    long_runs = Ranked(sim.asarray(np.array([0, 2000], "i")), 2000, 2000, None)
     calls = (
         lambda be: be.compact(be.beyond(values), (ids, ids), offsets),
         lambda be: be.compact(values > 0, (ids, ids), offsets),
         lambda be: be.compact(be.largest_in_runs(values, runs, 3, True), (ids, ids), offsets),
+        lambda be: be.compact(be.largest_in_runs(longer, long_runs, 3, True), ()),
         lambda be: be.true_cells(values > 0, ids, None, ids),
     )
-    for call, expected in zip(calls, (2, 3, 3, 3), strict=True):
+    for call, expected in zip(calls, (2, 3, 3, 3, 3), strict=True):
         before = cudasim.synchronisations()
         with cudasim.record_launches() as launches:
             call(backend())

@@ -166,6 +166,19 @@ def distinct(d: Draw) -> Iterator[Sparse]:
     yield Sparse(a.coords[:, cut], d.rng.permutation(size) / size * 4 - 2.03, a.shape)
 
 
+def long_runs(d: Draw) -> Iterator[Sample]:
+    """More entries in a run than a GPU compares with each other; what stays is far above the rest,
+    which is full of ties."""
+    for dim, k in ((None, 5), (1, 3), (0, 1000), (1, 1000)):
+        a = d.sparse(2, 1500, 0.9)
+        values = d.rng.integers(-9, 10, a.values.size) / 10
+        for row in (0, 1) if dim is not None else (slice(None),):
+            at = np.flatnonzero(a.coords[0] == row) if dim is not None else np.arange(values.size)
+            values[d.rng.permutation(at)[:k]] += 5
+        coords = a.coords if dim != 0 else a.coords[::-1]
+        yield (Sparse(coords, values, a.shape[:: 1 if dim != 0 else -1]),), {"k": k, "dim": dim}
+
+
 def masks(d: Draw) -> Iterator[Sample]:
     for a in d.every_kind():
         yield (d.dense(*a.shape),), {"at": a}
@@ -390,6 +403,7 @@ ROWS = [
         ))
         for dim in (None, 0, 1) for by in ("magnitude", "value")
     ),
+    OpCase("top_k[long]", sg.top_k, ref_top_k, long_runs, None, FORMATS),
     OpCase("trace[sparse]", lambda a: a.trace(), np.trace, one_sparse, None, FORMATS, bilinear=True, huge=lambda d: ((d.huge(),), {})),
     OpCase("outer[sparse]", sg.outer, np.outer, lambda d: (((a, b), {}) for a in cube(d, 4) for b in cube(d, 3)), None, ("coo",), bilinear=True),
     OpCase("outer[dense,sparse]", sg.outer, np.outer, lambda d: (((d.dense(3), a), {}) for a in cube(d, 4)), None, ("coo",), bilinear=True),

@@ -55,6 +55,33 @@ def test_sums_of_columns(be, shape, keepdims):
         )
 
 
+@fast
+@pytest.mark.parametrize(
+    "shape",
+    [(7,), (100_001,), (0,), (4, 3, 5, 6), (2, 3, 40_000), (1, 20_000, 3), (9, 1, 40), (2, 9, 600)],
+)
+def test_sums_over_any_axes(be, shape):
+    x = np.random.default_rng(0).standard_normal(shape)
+    every = [tuple(a for a in range(x.ndim) if k >> a & 1) for k in range(1 << x.ndim)]
+    for axis in (None, 0, -1, *every):
+        for keepdims in (False, True):
+            got, want = be.sum(x, axis, keepdims), x.sum(axis=axis, keepdims=keepdims)
+            assert np.shape(got) == np.shape(want) and got.dtype == want.dtype
+            np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+
+
+def test_long_sums_of_float32_are_exact_to_its_precision(threads):
+    x = np.random.default_rng(0).random(3_000_000, "f4")
+    want, found = x.sum(dtype="f8"), []
+    for n in (1, 3):
+        threads(n)
+        found.append([CpuJit().sum(part, 0) for part in (x, x.reshape(-1, 3))])
+    np.testing.assert_allclose(found[0][0], want, rtol=1e-6)
+    np.testing.assert_allclose(found[0][1].sum(), want, rtol=1e-6)
+    for one, three in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, three)
+
+
 DENSE_PRODUCTS = [
     *(((m, k), (k, n)) for m, k, n in [(300, 300, 300), (5000, 64, 10), (64, 20000, 10)]),
     *(((m, k), (k, n)) for m, k, n in [(10, 500, 3000), (3, 2, 4), (0, 5, 9), (9, 0, 5)]),

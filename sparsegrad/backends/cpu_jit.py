@@ -45,6 +45,7 @@ from sparsegrad.backends.cpu_jit_products import CpuJitProducts, wide_of
 from sparsegrad.backends.cpu_jit_random import CpuJitRandom
 from sparsegrad.backends.cpu_jit_segments import CpuJitSegments
 from sparsegrad.backends.cpu_jit_steps import CpuJitSteps
+from sparsegrad.backends.cpu_jit_sums import CpuJitSums
 from sparsegrad.backends.cpu_jit_tiles import spmm_tiles, tiles_of
 from sparsegrad.backends.dense import ACTIVATIONS, Dense
 from sparsegrad.dtypes import kind
@@ -80,6 +81,7 @@ class CpuJit(
     CpuJitDense,
     CpuJitRandom,
     CpuJitSteps,
+    CpuJitSums,
 ):
     """Numba kernels over chunks of equal numbers of entries, on top of `Cpu`.
 

@@ -62,6 +62,7 @@ _FAMILIES = (
     "_sort",
     "_spmm",
     "_steps",
+    "_sums",
     "_tiles",
     "_wait",
 )

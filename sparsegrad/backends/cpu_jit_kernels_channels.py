@@ -27,9 +27,9 @@ def channel_moments(ticket, chunk, length, x, means, squares):
                     mean[j] += row[j]
             else:
                 for j in range(d):
-                    total = F(0)
-                    for p in range(j * length, (j + 1) * length):
-                        total += row[p]
+                    run, total = row[j * length : (j + 1) * length], F(0)
+                    for p in range(run.size):
+                        total += run[p]
                     mean[j] += total
         for j in range(d):
             mean[j] /= F((stop - start) * length)
@@ -40,9 +40,9 @@ def channel_moments(ticket, chunk, length, x, means, squares):
                     square[j] += (row[j] - mean[j]) * (row[j] - mean[j])
             else:
                 for j in range(d):
-                    centre, total = mean[j], F(0)
-                    for p in range(j * length, (j + 1) * length):
-                        total += (row[p] - centre) * (row[p] - centre)
+                    run, centre, total = row[j * length : (j + 1) * length], mean[j], F(0)
+                    for p in range(run.size):
+                        total += (run[p] - centre) * (run[p] - centre)
                     square[j] += total
 
 
@@ -62,9 +62,11 @@ def channels_scaled(ticket, chunk, length, x, mean, factor, shift, out):
                     line[j] = (row[j] - mean[j]) * factor[j] + shift[j]
             else:
                 for j in range(d):
+                    start, stop = j * length, (j + 1) * length
+                    run, made = row[start:stop], line[start:stop]
                     centre, a, b = mean[j], factor[j], shift[j]
-                    for p in range(j * length, (j + 1) * length):
-                        line[p] = (row[p] - centre) * a + b
+                    for p in range(run.size):
+                        made[p] = (run[p] - centre) * a + b
 
 
 @kernel(">n1 n n <F2 <F2 <F1 >F2 >F2", "F")
@@ -86,10 +88,12 @@ def channel_products(ticket, chunk, length, g, x, mean, sums, products):
                     product[j] += back[j] * (row[j] - mean[j])
             else:
                 for j in range(d):
+                    start, stop = j * length, (j + 1) * length
+                    run, up = row[start:stop], back[start:stop]
                     centre, a, b = mean[j], F(0), F(0)
-                    for p in range(j * length, (j + 1) * length):
-                        a += back[p]
-                        b += back[p] * (row[p] - centre)
+                    for p in range(run.size):
+                        a += up[p]
+                        b += up[p] * (run[p] - centre)
                     total[j] += a
                     product[j] += b
 
@@ -110,6 +114,8 @@ def channels_back(ticket, chunk, length, g, x, mean, factor, slope, shift, out):
                     line[j] = back[j] * factor[j] + (row[j] - mean[j]) * slope[j] + shift[j]
             else:
                 for j in range(d):
+                    start, stop = j * length, (j + 1) * length
+                    run, up, made = row[start:stop], back[start:stop], line[start:stop]
                     centre, a, b, c = mean[j], factor[j], slope[j], shift[j]
-                    for p in range(j * length, (j + 1) * length):
-                        line[p] = back[p] * a + (row[p] - centre) * b + c
+                    for p in range(run.size):
+                        made[p] = up[p] * a + (run[p] - centre) * b + c

@@ -119,6 +119,7 @@ class SharedMethods:
     gt = _op("gt")
     isinf = _op("isinf")
     isnan = _op("isnan")
+    kron = _op("kron")
     le = _op("le")
     log1p = _op("log1p")
     log_softmax = _op("log_softmax")

@@ -7,6 +7,7 @@ from sparsegrad.ops import (
     attention,
     bias,
     binary,
+    blocks,
     composite,
     contract,
     dense_matmul,
@@ -53,6 +54,7 @@ from sparsegrad.ops.arrangements import *  # noqa: F403
 from sparsegrad.ops.attention import *  # noqa: F403
 from sparsegrad.ops.bias import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
+from sparsegrad.ops.blocks import *  # noqa: F403
 from sparsegrad.ops.composite import *  # noqa: F403
 from sparsegrad.ops.contract import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
@@ -98,6 +100,7 @@ FAMILIES = (
     attention,
     bias,
     binary,
+    blocks,
     composite,
     contract,
     dense_matmul,

@@ -6,6 +6,7 @@ Rows stand in `rows_*.py`, one file a family, each with a list ROWS. Add rows th
 from __future__ import annotations
 
 from op_db import (
+    rows_blocks,
     rows_composite,
     rows_contract,
     rows_dense,
@@ -28,6 +29,7 @@ from op_db import (
 from op_db.case import FORMATS, Draw, OpCase, Sparse
 
 OP_DB = [
+    *rows_blocks.ROWS,
     *rows_composite.ROWS,
     *rows_contract.ROWS,
     *rows_dense.ROWS,

@@ -2,7 +2,7 @@
 
 SciPy's compiled routines are called on the arrays themselves, as its matrix classes call them: to
 make such a matrix, and another one of the result, takes several times as long as a small product.
-Their module has a private name; names and arguments are the same in SciPy 1.13, the oldest that
+Their module has a private name; names and arguments are the same in SciPy 1.15, the oldest that
 serves, and in 1.17.
 """
 

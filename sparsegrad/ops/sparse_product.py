@@ -15,7 +15,7 @@ from typing import Any
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.index import take_p
-from sparsegrad.ops.sparse_structure import coalesce, reorder
+from sparsegrad.ops.sparse_structure import coalesce, reorder, to_format
 from sparsegrad.structure import plan, plan_product
 from sparsegrad.structure.pattern import Pattern
 
@@ -119,14 +119,14 @@ def _check(op: str, A: Any, B: Any) -> None:
 
 
 def _coalesced(A: Any, B: Any) -> tuple[Any, Any]:
-    """Both coalesced. Of A @ A and A @ A.T duplicates are summed once, and so are the gradients."""
+    """Both coalesced. Of A @ A and A @ A.T that is done once: both have the same values."""
     first, one, other = coalesce(A), A.pattern, B.pattern
-    if one.core.unique or B.values is not A.values or other.core is not one.core:
-        return first, coalesce(B)
-    if other.same_as(one):
-        return first, first
-    if other.same_as(one.T):
-        return first, coalesce(wrap(first.values, first.pattern.T))
+    if B.values is A.values and other.core is one.core:
+        if other.same_as(one):
+            return first, first
+        if other.same_as(one.T):
+            by_row = to_format(first, "csr") if first.format == "coo" else first
+            return first, wrap(by_row.values, by_row.pattern.T)
     return first, coalesce(B)
 
 

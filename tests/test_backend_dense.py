@@ -70,6 +70,30 @@ def test_sums_over_any_axes(be, shape):
             np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
 
 
+@fast
+@floats
+@pytest.mark.parametrize("shape", [(4, 6), (300, 1), (40, 100), (3, 2, 5), (2, 300)])
+def test_extremes_and_softmax_along_axes(be, shape, dtype):
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    if len(shape) == 2 and shape[1] > 4 and len(x) > 3:
+        x[0, 3], x[1, :], x[2, 1], x[3, 2:4] = np.nan, -np.inf, np.inf, 1e4
+    with np.errstate(all="ignore"):
+        for y in (x, np.asfortranarray(x), x[::-1]):
+            for name in ("softmax", "log_softmax"):
+                for axis in range(x.ndim):
+                    got, want = (getattr(b, name)(y, axis) for b in (be, REFERENCE))
+                    assert got.dtype == want.dtype
+                    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-7)
+            for axes in ((-1,), (0,), (x.ndim - 1,), tuple(range(x.ndim)), (x.ndim - 1, 0)):
+                got, want = be.logsumexp(y, axes), REFERENCE.logsumexp(y, axes)
+                assert got.shape == want.shape
+                np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-7)
+                for keepdims in (False, True):
+                    for name in ("amax", "amin"):
+                        got, want = (getattr(b, name)(y, axes, keepdims) for b in (be, REFERENCE))
+                        np.testing.assert_array_equal(got, want)
+
+
 def test_long_sums_of_float32_are_exact_to_its_precision(threads):
     x = np.random.default_rng(0).random(3_000_000, "f4")
     want, found = x.sum(dtype="f8"), []

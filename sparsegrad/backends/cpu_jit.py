@@ -15,6 +15,7 @@ import numpy as np
 from sparsegrad import memory
 from sparsegrad.backends import nearly_full
 from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu_jit_axes import CpuJitAxes
 from sparsegrad.backends.cpu_jit_calls import (
     F4,
     F8,
@@ -45,7 +46,6 @@ from sparsegrad.backends.cpu_jit_products import CpuJitProducts, wide_of
 from sparsegrad.backends.cpu_jit_random import CpuJitRandom
 from sparsegrad.backends.cpu_jit_segments import CpuJitSegments
 from sparsegrad.backends.cpu_jit_steps import CpuJitSteps
-from sparsegrad.backends.cpu_jit_sums import CpuJitSums
 from sparsegrad.backends.cpu_jit_tiles import spmm_tiles, tiles_of
 from sparsegrad.backends.dense import ACTIVATIONS, Dense
 from sparsegrad.dtypes import kind
@@ -74,6 +74,7 @@ _MIN_KEPT = 1 << 15  # values that are kept in another order: fewer are fast to 
 
 
 class CpuJit(
+    CpuJitAxes,
     CpuJitIndex,
     CpuJitPlaces,
     CpuJitSegments,
@@ -81,7 +82,6 @@ class CpuJit(
     CpuJitDense,
     CpuJitRandom,
     CpuJitSteps,
-    CpuJitSums,
 ):
     """Numba kernels over chunks of equal numbers of entries, on top of `Cpu`.
 

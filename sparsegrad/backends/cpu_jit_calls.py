@@ -47,6 +47,7 @@ _MIN_READS = 64  # of every row, that are worth moving it
 _FAMILIES = (
     "",
     "_activations",
+    "_axes",
     "_bias",
     "_channels",
     "_dense",
@@ -62,7 +63,6 @@ _FAMILIES = (
     "_sort",
     "_spmm",
     "_steps",
-    "_sums",
     "_tiles",
     "_wait",
 )

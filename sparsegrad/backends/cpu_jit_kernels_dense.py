@@ -10,22 +10,22 @@ import numpy as np
 from sparsegrad.backends.cpu_jit_exp import exp
 from sparsegrad.backends.cpu_jit_vector import FAST, draw, inlined, kernel
 
-_LANES = 32  # maxima that are taken side by side: one of all would wait for the one before
+LANES = 32  # maxima that are taken side by side: one of all would wait for the one before
 
 
 # ---- cross entropy -----------------------------------------------------------------------------
 @inlined(FAST)
-def _top(row, lanes):
+def top_of(row, lanes):
     """The maximum of a row."""
     top, j = row[0], 0
-    if row.size >= 2 * _LANES:
+    if row.size >= 2 * LANES:
         lanes[:] = top
-        while j + _LANES <= row.size:
-            for k in range(_LANES):
+        while j + LANES <= row.size:
+            for k in range(LANES):
                 v = row[j + k]
                 lanes[k] = v if v > lanes[k] else lanes[k]
-            j += _LANES
-        for k in range(_LANES):
+            j += LANES
+        for k in range(LANES):
             top = lanes[k] if lanes[k] > top else top
     while j < row.size:
         top = row[j] if row[j] > top else top
@@ -43,7 +43,7 @@ def cross_entropy(ticket, chunk, x, classes, weight, smoothing, loss, lse):
         mass = F(0)
         for j in range(width):
             mass += weight[j]
-    lanes = np.empty(_LANES, x.dtype)
+    lanes = np.empty(LANES, x.dtype)
     tasks = (n + chunk - 1) // chunk
     while True:
         t = draw(ticket)
@@ -51,7 +51,7 @@ def cross_entropy(ticket, chunk, x, classes, weight, smoothing, loss, lse):
             return
         for i in range(t * chunk, min((t + 1) * chunk, n)):
             row = x[i]
-            top, total = _top(row, lanes), F(0)
+            top, total = top_of(row, lanes), F(0)
             for j in range(width):
                 total += exp(row[j] - top)
             high = math.log(total) + top

@@ -136,6 +136,14 @@ class Dense(Channels):
         ties = hit.sum(axis=axis, keepdims=True, dtype=np.int64)
         return hit * (g / ties.astype(g.dtype))
 
+    def amax(self, x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+        """The maximum over axes; NaN where there is one."""
+        return x.max(axis=axis, keepdims=keepdims)
+
+    def amin(self, x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+        """The minimum over axes; NaN where there is one."""
+        return x.min(axis=axis, keepdims=keepdims)
+
     def softmax(self, x: Array, axis: int) -> Array:
         """exp(x) over its sum along an axis."""
         wide = _wide(x)

@@ -122,7 +122,8 @@ gelu_tanh_grad_p.defvjp(dy=lambda g, x: gelu_tanh_grad_p(g, x), x=_gelu_tanh_cur
 @primitive(promote="float", fuse=True)
 def softplus_p(xp: Any, x: Any, *, beta: float, threshold: float) -> Any:
     scaled = x * beta
-    return xp.where(scaled > threshold, x, xp.logaddexp(scaled, x.dtype.type(0)) / beta)
+    soft = xp.maximum(scaled, 0) + xp.log1p(xp.exp(-xp.abs(scaled)))  # logaddexp has no vector code
+    return xp.where(scaled > threshold, x, soft / beta)
 
 
 def _softplus_rule(g: Any, x: Any, beta: float, threshold: float) -> Any:

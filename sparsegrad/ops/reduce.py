@@ -134,8 +134,8 @@ mean_p.defvjp(x=_mean_rule, sparse_g=True)
 
 
 @primitive(promote="none")
-def amax_p(xp: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> Any:
-    return x.max(axis=axis, keepdims=keepdims)
+def amax_p(be: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> Any:
+    return be.amax(x, axis, keepdims)
 
 
 def _amax_rule(g: Any, x: Any, out: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
@@ -164,8 +164,8 @@ amax_grad_p.defvjp(dy=_amax_grad_rule)
 
 
 @primitive(promote="none")
-def amin_p(xp: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> Any:
-    return x.min(axis=axis, keepdims=keepdims)
+def amin_p(be: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> Any:
+    return be.amin(x, axis, keepdims)
 
 
 for _extreme in (amax_p, amin_p):

@@ -51,10 +51,7 @@ class PrimitiveNode(Node):
         saved = self.saved
         for slot in plan.tensors:
             held = saved[slot]
-            if type(held) is tuple:
-                for t in held:
-                    self._check(t)
-            elif getattr(held, "_version", None) is not None:
+            if type(held) is tuple or getattr(held, "_version", None) is not None:
                 self._check(held)
         if plan.outs:
             saved = self._rewrap(plan.outs, saved)
@@ -64,10 +61,7 @@ class PrimitiveNode(Node):
                 return (plan.lone(g, saved[0]),)
             return (plan.lone(g, *saved) if saved else plan.lone(g),)
         if self.n_out > 1:
-            xp = next((backends.for_array(gi.data).xp for gi in g if isinstance(gi, _Tensor)), np)
-            g = [
-                _zeros(m, xp) if gi is None else gi for gi, m in zip(g, self.outs_meta, strict=True)
-            ]
+            g = self._filled(g)
         results: list[Any] = [None] * len(self.edges)
         for edge, fn, slots, sparse_g in plan.singles:
             if wanted is None or wanted[edge]:
@@ -79,17 +73,21 @@ class PrimitiveNode(Node):
                 else:
                     results[edge] = fn(taken)
         for edges, fn, slots, told, sparse_g in plan.joints:
-            live = [e is not None and (wanted is None or wanted[e]) for e in edges]
-            if not any(live):
-                continue
-            args = [saved[s] for s in slots]
-            if told:
-                args.append(tuple(live))
-            taken = g if dense or sparse_g else self._dense(g)
-            for e, gi in zip(edges, fn(taken, *args), strict=True):
-                if e is not None:
-                    results[e] = gi
+            live = tuple([e is not None and (wanted is None or wanted[e]) for e in edges])
+            if any(live):
+                taken = g if dense or sparse_g else self._dense(g)
+                args = [saved[s] for s in slots]
+                found = fn(taken, *args, live) if told else fn(taken, *args)
+                for e, gi in zip(edges, found, strict=True):
+                    if e is not None:
+                        results[e] = gi
         return results if dense else self._passed_on(g, results)
+
+    def _filled(self, g: Sequence[Any]) -> list[Any]:
+        """What arrived at several outputs, zeros where nothing did."""
+        xp = next((backends.for_array(gi.data).xp for gi in g if isinstance(gi, _Tensor)), np)
+        metas = zip(g, self.outs_meta, strict=True)
+        return [_zeros(meta, xp) if gi is None else gi for gi, meta in metas]
 
     def _passed_on(self, g: Any, results: list[Any]) -> list[Any]:
         """`results`, where sparse ones stand for dense ones if `g` does, or a part of it."""
@@ -107,6 +105,9 @@ class PrimitiveNode(Node):
         return g._densify(f"backward of {self.name}")
 
     def _check(self, t: Any) -> None:
+        if type(t) is tuple:
+            for each in t:
+                self._check(each)
         version = getattr(t, "_version", None)
         if version is not None and version.n > self.seq:
             raise GraphError(

@@ -282,30 +282,10 @@ def cross_entropy(
         loss = cross_entropy(rows, aims, weight, ignore_index, reduction, label_smoothing)
         spots = target.shape if not soft else target.shape[:1] + target.shape[2:]
         return ops.reshape(loss, spots if target.ndim > 1 else ()) if loss.ndim else loss
-    if logits.ndim != 2 or tuple(target.shape) != (logits.shape if soft else logits.shape[:1]):
-        if soft and target.shape == logits.shape[:1]:
-            raise DtypeError(f"cross_entropy: target: classes are integers, got {target.dtype}")
-        raise ShapeError(
-            f"cross_entropy: expected logits (n, C) and target (n,) or (n, C), got "
-            f"{tuple(logits.shape)} and {tuple(target.shape)}"
-        )
-    if weight is not None:
-        weight = as_tensor(weight)
-        if weight.shape != logits.shape[1:]:
-            raise ShapeError(
-                f"cross_entropy: expected weight ({logits.shape[1]},), got {weight.shape}"
-            )
+    weight = None if weight is None else as_tensor(weight)
+    _check_sizes(logits, target, weight, soft)
     if not soft:
-        (logits,) = full_precision(logits)
-        loss, counts = class_losses(
-            "cross_entropy", logits, target, weight, ignore_index, label_smoothing, reduction
-        )
-        if reduction != "mean" or counts is None:
-            return loss
-        be = backends.for_array(counts)
-        total = be.sum(counts)
-        total = be.xp.where(total == 0, math.nan, total)  # of nothing, as the mean of nothing
-        return loss / Tensor(be.xp.asarray(total, loss.dtype))
+        return _class_targets(logits, target, weight, ignore_index, label_smoothing, reduction)
     log_probs = ops.log_softmax(logits, 1)
     weighted = log_probs if weight is None else log_probs * weight
     if isinstance(target, SparseTensor):
@@ -316,6 +296,38 @@ def cross_entropy(
         uniform = -ops.sum(weighted, 1) / logits.shape[1]
         loss = (1 - label_smoothing) * loss + label_smoothing * uniform
     return reduced("cross_entropy", loss, reduction)
+
+
+def _check_sizes(logits: Tensor, target: Any, weight: Tensor | None, soft: bool) -> None:
+    if logits.ndim != 2 or tuple(target.shape) != (logits.shape if soft else logits.shape[:1]):
+        if soft and target.shape == logits.shape[:1]:
+            raise DtypeError(f"cross_entropy: target: classes are integers, got {target.dtype}")
+        raise ShapeError(
+            f"cross_entropy: expected logits (n, C) and target (n,) or (n, C), got "
+            f"{tuple(logits.shape)} and {tuple(target.shape)}"
+        )
+    if weight is not None and weight.shape != logits.shape[1:]:
+        raise ShapeError(f"cross_entropy: expected weight ({logits.shape[1]},), got {weight.shape}")
+
+
+def _class_targets(
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    smoothing: float,
+    reduction: str,
+) -> Tensor:
+    (logits,) = full_precision(logits)
+    loss, counts = class_losses(
+        "cross_entropy", logits, target, weight, ignore_index, smoothing, reduction
+    )
+    if reduction != "mean" or counts is None:
+        return loss
+    be = backends.for_array(counts)
+    total = be.sum(counts)
+    total = be.xp.where(total == 0, math.nan, total)  # of nothing, as the mean of nothing
+    return loss / Tensor(be.xp.asarray(total, loss.dtype))
 
 
 def _sparse_targets(log_probs: Tensor, target: SparseTensor) -> Tensor:

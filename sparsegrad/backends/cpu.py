@@ -9,8 +9,8 @@ serves, and in 1.17.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import _sparsetools as routines
@@ -20,13 +20,53 @@ from sparsegrad.backends import joins, nearly_full
 from sparsegrad.backends.base import Array, Backend, chunks
 from sparsegrad.dtypes import accumulator, kind
 
-__all__ = ["Cpu"]
+__all__ = ["Cpu", "Lines"]
 
 _SUMMED = "fdFDilq"  # dtypes that they sum in themselves
 _MOST = int(np.iinfo(np.int32).max)
 _INDEX = (np.dtype(np.int32), np.dtype(np.int64))  # what the routines take
 _WIDE = 512  # elements in a row from which NumPy's loop along a row is what takes its time
 _SCARCE = 8  # lines an entry from which a counter for each line costs more than sorting
+
+
+class Lines(NamedTuple):
+    """A matrix as SciPy's routines take it, by row or by column, whichever is at hand."""
+
+    times_vector: Callable[..., None]
+    times_matrix: Callable[..., None]
+    m: int
+    n: int
+    indptr: Array
+    ids: Array
+    positions: Array | None  # of entries among the values
+
+    @classmethod
+    def of(cls, pattern: Any) -> Lines:
+        """Those of a pattern, made once."""
+
+        def build() -> Lines:
+            if pattern.format == "csc":
+                lines, ways = pattern.T.rows(), (routines.csc_matvec, routines.csc_matvecs)
+            else:
+                lines, ways = pattern.rows(), (routines.csr_matvec, routines.csr_matvecs)
+            return cls(*ways, *pattern.shape, *lines)
+
+        return pattern.cached("lines", build)
+
+    def product(self, values: Array, x: Array) -> Array:
+        """A @ x of one dtype, that routines know: values (nnz,), x (n, k), contiguous."""
+        if self.positions is not None:
+            values = values.take(self.positions)
+        elif not values.flags.c_contiguous:
+            values = values.copy()
+        k = x.shape[1]
+        out = np.zeros((self.m, k), x.dtype)
+        arrays = self.indptr, self.ids, values, x.reshape(-1), out.reshape(-1)
+        if k == 1:
+            self.times_vector(self.m, self.n, *arrays)
+        elif k:
+            self.times_matrix(self.m, self.n, k, *arrays)
+        return out
 
 
 class Cpu(Backend):
@@ -192,22 +232,13 @@ class Cpu(Backend):
         return out
 
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
-        (m, n), (k, dtype) = pattern.shape, (x.shape[-1], x.dtype)
+        n, k, dtype = pattern.shape[1], x.shape[-1], x.dtype
         plain = values.shape == (pattern.nnz,) and x.shape == (n, k)
         if not plain or dtype.char not in "fdgFDG":
             return super().spmm(pattern, values, x)
         if (out := nearly_full.spmm(self, pattern, values, x)) is not None:
             return out
-        by_column = pattern.format == "csc"
-        indptr, ids, positions = (pattern.T if by_column else pattern).rows()
-        data = np.ascontiguousarray(values if positions is None else values[positions], dtype)
-        out = np.zeros((m, k), dtype)
-        arrays = indptr, ids, data, x.reshape(-1), out.reshape(-1)
-        if k == 1:
-            (routines.csc_matvec if by_column else routines.csr_matvec)(m, n, *arrays)
-        elif k:
-            (routines.csc_matvecs if by_column else routines.csr_matvecs)(m, n, k, *arrays)
-        return out
+        return Lines.of(pattern).product(np.asarray(values, dtype), np.ascontiguousarray(x))
 
     def sddmm(self, pattern: Any, x: Array, y: Array) -> Array:
         if x.dtype.kind not in "fc" or x.dtype == np.float16 or x.dtype != y.dtype:

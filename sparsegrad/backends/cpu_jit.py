@@ -15,6 +15,7 @@ import numpy as np
 from sparsegrad import memory
 from sparsegrad.backends import nearly_full
 from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu import Lines
 from sparsegrad.backends.cpu_jit_axes import CpuJitAxes
 from sparsegrad.backends.cpu_jit_calls import (
     F4,
@@ -117,6 +118,8 @@ class CpuJit(
             key = "product", x.shape[1], x.dtype.char, self.always
             ready = pattern.cached(key, lambda: self._ready(pattern, x.shape[1], x.dtype))
             if ready is not None and len(x) == pattern.shape[1] and values.shape == (nnz,):
+                if isinstance(ready, Lines):
+                    return ready.product(values, x), False
                 return self._product_of_rows(
                     ready, values[:, None], 1, x[:, None], x.shape[1:], then
                 )
@@ -152,15 +155,16 @@ class CpuJit(
             out, done = self._product_of_rows(ready, scalars, step, dense, dims, then)
         return result(out if dims[-1] == k else out[..., :k], x.dtype, (m, *x.shape[1:])), done
 
-    def _ready(self, pattern: Any, k: int, dtype: np.dtype) -> _Ready | None:
+    def _ready(self, pattern: Any, k: int, dtype: np.dtype) -> _Ready | Lines | None:
         """What is the same for all products with a dense matrix of k columns; None where more than
         one kernel, which reads values and matrix as they are, may serve."""
         nnz, row = pattern.nnz, k * dtype.itemsize
+        if dtype not in (F4, F8) or k >= nearly_full.MIN_WIDTH:
+            return None
+        if not self._pays(nnz * k, MIN_PRODUCT):
+            return Lines.of(pattern)
         if (
-            dtype not in (F4, F8)
-            or not nnz * k
-            or not self._pays(nnz * k, MIN_PRODUCT)
-            or k >= nearly_full.MIN_WIDTH
+            not nnz * k
             or reads_often(nnz, pattern.shape[1], row)
             or tiles_of(pattern, row) is not None
             or _scatter_plan(pattern, row) is not None

@@ -25,13 +25,13 @@ class _Attention(Module):
         self,
         in_features: int,
         out_features: int,
-        heads: int,
-        concat: bool,
-        negative_slope: float,
-        dropout: float,
-        self_loops: bool,
-        bias: bool,
-        dtype: Any,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        self_loops: bool = True,
+        bias: bool = True,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         if heads < 1:
@@ -46,6 +46,13 @@ class _Attention(Module):
             self.bias = Parameter(create.empty(width, dtype=dtype))
         else:
             self.register_parameter("bias", None)
+        for name, shape in self._shapes().items():
+            setattr(self, name, Parameter(create.empty(*shape, dtype=dtype)))
+        self.reset_parameters()
+
+    def _shapes(self) -> dict[str, tuple[int, int]]:
+        """Of the weights, by name."""
+        raise NotImplementedError
 
     @property
     def _name(self) -> str:
@@ -115,26 +122,10 @@ class GATConv(_Attention):
     (3, 16)
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        heads: int = 1,
-        concat: bool = True,
-        negative_slope: float = 0.2,
-        dropout: float = 0.0,
-        self_loops: bool = True,
-        bias: bool = True,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            *(in_features, out_features, heads, concat, negative_slope, dropout, self_loops),
-            *(bias, dtype),
-        )
-        self.weight = Parameter(create.empty(in_features, heads * out_features, dtype=dtype))
-        self.left = Parameter(create.empty(heads, out_features, dtype=dtype))
-        self.right = Parameter(create.empty(heads, out_features, dtype=dtype))
-        self.reset_parameters()
+    def _shapes(self) -> dict[str, tuple[int, int]]:
+        vectors = (self.heads, self.out_features)
+        wide = (self.in_features, self.heads * self.out_features)
+        return {"weight": wide, "left": vectors, "right": vectors}
 
     def forward(self, x: Tensor | SparseTensor, A: SparseTensor) -> Tensor:
         """x (n, in), A (n, n) -> (n, heads * out), or (n, out) without `concat`."""
@@ -163,26 +154,9 @@ class GATv2Conv(_Attention):
     (3, 8)
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        heads: int = 1,
-        concat: bool = True,
-        negative_slope: float = 0.2,
-        dropout: float = 0.0,
-        self_loops: bool = True,
-        bias: bool = True,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            *(in_features, out_features, heads, concat, negative_slope, dropout, self_loops),
-            *(bias, dtype),
-        )
-        self.left = Parameter(create.empty(in_features, heads * out_features, dtype=dtype))
-        self.right = Parameter(create.empty(in_features, heads * out_features, dtype=dtype))
-        self.attention = Parameter(create.empty(heads, out_features, dtype=dtype))
-        self.reset_parameters()
+    def _shapes(self) -> dict[str, tuple[int, int]]:
+        wide = (self.in_features, self.heads * self.out_features)
+        return {"left": wide, "right": wide, "attention": (self.heads, self.out_features)}
 
     def forward(self, x: Tensor | SparseTensor, A: SparseTensor) -> Tensor:
         """x (n, in), A (n, n) -> (n, heads * out), or (n, out) without `concat`."""

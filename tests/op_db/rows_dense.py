@@ -77,6 +77,8 @@ ROWS = [
     OpCase("neg", sg.neg, np.negative, unary, "neg_p", bilinear=True),
     OpCase("pow", sg.pow, np.power, binary_positive, "pow_p"),
     OpCase("pow[3]", lambda x: x**3, lambda x: x**3, unary),
+    OpCase("pow[4]", lambda x: x**4.0, lambda x: x**4, unary),
+    OpCase("pow[-3]", lambda x: (x - 9) ** -3, lambda x: (x - 9) ** -3.0, unary),
     OpCase("pow[2**x]", lambda x: 2**x, lambda x: 2.0**x, unary),
     OpCase("mul[scalar]", lambda x: 2.5 * x - 1 + x / 2, lambda x: 2.5 * x - 1 + x / 2, unary),
     OpCase("rdiv[scalar]", lambda x: 1 - 2 / x, lambda x: 1 - 2 / x, unary_away),

@@ -256,10 +256,10 @@ class Tensor(DenseMethods, Operators):
         return out
 
     # ---- out of the engine ---------------------------------------------------------------------
-    def numpy(self) -> np.ndarray:
+    def numpy(self, *, force: bool = False) -> np.ndarray:
         """The array in host memory, shared where possible. GraphError if it requires a gradient:
-        use `.detach().numpy()`."""
-        if self._requires_grad:
+        use `.detach().numpy()`, or `force`, which does that."""
+        if self._requires_grad and not force:
             raise GraphError("numpy: the tensor requires a gradient; use .detach().numpy()")
         return self._on_host()
 

@@ -162,3 +162,10 @@ def test_a_sparse_tensor_says_what_names_of_other_libraries_are_here() -> None:
         sg.sparse_eye(2)[0, 1] = 1.0
     with pytest.raises(ValueError, match="neither true nor false"):
         bool(A)
+
+
+def test_arrays_of_tensors_that_require_a_gradient() -> None:
+    x = sg.tensor([1.0, 2.0], requires_grad=True)
+    with pytest.raises(sg.GraphError, match="numpy: the tensor requires a gradient"):
+        x.numpy()
+    assert np.shares_memory(x.numpy(force=True), x.detach().numpy())

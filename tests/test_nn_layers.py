@@ -328,6 +328,29 @@ def test_sparse_linear(shape, bias):
     assert sg.gradgradcheck(fn, inputs)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_sparse_linear_of_a_dense_layer(bias):
+    linear, x = nn.Linear(6, 5, bias=bias, dtype=sg.float64), dense(4, 6)
+    pruned = nn.SparseLinear.from_linear(linear, 0.4)
+    before = linear.weight.detach().numpy().copy()
+    least = np.sort(np.abs(before).ravel())[-12]
+    np.testing.assert_array_equal(
+        pruned.weight.detach().to_dense(), np.where(np.abs(before) >= least, before, 0)
+    )
+    whole = nn.SparseLinear.from_linear(linear, 1)
+    np.testing.assert_allclose(whole(x).detach(), linear(x).detach(), rtol=1e-12)
+    optimizer = sg.optim.SGD(pruned.parameters(), lr=0.1)
+    pruned(x).sum().backward()
+    optimizer.step()
+    np.testing.assert_array_equal(linear.weight.detach(), before)  # which is a copy
+    assert pruned.weight.nnz == 12 and (pruned.bias is None) == (not bias)
+    assert nn.SparseLinear.from_linear(linear, 0).weight.nnz == 0
+    with pytest.raises(TypeError, match="SparseLinear: expected a Linear, got SparseLinear"):
+        nn.SparseLinear.from_linear(pruned)
+    with pytest.raises(ValueError, match="density must lie in"):
+        nn.SparseLinear.from_linear(linear, 1.5)
+
+
 @pytest.mark.parametrize("fmt", ["coo", "csr", "csc"])
 def test_sparse_linear_of_a_sparse_input(fmt):
     x = sparse(6, 4, fmt, requires_grad=True)

@@ -165,6 +165,33 @@ class SparseLinear(Module):
             self.register_parameter("bias", None)
         self.reset_parameters()
 
+    @classmethod
+    def from_linear(cls, linear: Linear, density: float = 0.1) -> SparseLinear:
+        """A trained `Linear` (out, in) that is pruned: the round(density * in * out) entries of its
+        weight that are largest in magnitude, and its bias, copied.
+
+        Raises TypeError for another layer, ValueError for density outside [0, 1].
+
+        >>> import sparsegrad as sg
+        >>> dense = sg.nn.Linear(100, 10)
+        >>> pruned = sg.nn.SparseLinear.from_linear(dense, 0.05)
+        >>> pruned.weight.nnz, pruned(sg.ones(2, 100)).shape
+        (50, (2, 10))
+        """
+        if not isinstance(linear, Linear):
+            raise TypeError(f"{cls.__name__}: expected a Linear, got {type(linear).__name__}")
+        if not 0 <= density <= 1:
+            raise ValueError(f"{cls.__name__}: density must lie in [0, 1], got {density}")
+        weight = linear.weight.detach()
+        kept = ops.top_k(ops.to_sparse(weight, "csr"), round(density * weight.numel()))
+        bias = linear.bias is not None
+        rows, columns = weight.shape
+        out = cls(columns, rows, pattern=kept, bias=bias, dtype=weight.dtype)
+        out.weight = Parameter(kept)
+        if bias:
+            out.bias = Parameter(linear.bias.detach().clone())
+        return out
+
     def reset_parameters(self) -> None:
         """Draw the entries of the weight and the bias anew."""
         values, pattern = self.weight.values, self.weight.pattern

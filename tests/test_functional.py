@@ -77,6 +77,33 @@ def test_what_is_refused() -> None:
         jvp(lambda x: x, sg.ones(2), (sg.ones(2), sg.ones(2)))
 
 
+def test_hessian_and_hvp_of_several_inputs() -> None:
+    """Of f = (a . a) (1 . b), by hand."""
+    a, b = (sg.tensor(x, dtype=sg.float64) for x in ([1.0, 2.0], [3.0, 4.0, 5.0]))
+
+    def fn(a, b):
+        return (a * a).sum() * b.sum()
+
+    (aa, ab), (ba, bb) = hessian(fn, (a, b))
+    np.testing.assert_array_equal(aa.numpy(), 24 * np.eye(2))
+    np.testing.assert_array_equal(ab.numpy(), [[2, 2, 2], [4, 4, 4]])
+    np.testing.assert_array_equal(ba.numpy(), ab.numpy().T)
+    np.testing.assert_array_equal(bb.numpy(), np.zeros((3, 3)))
+    value, (to_a, to_b) = hvp(fn, (a, b), (sg.tensor([1.0, -1.0]), sg.tensor([0.0, 1.0, 0.0])))
+    assert value.item() == 60
+    np.testing.assert_array_equal(to_a.numpy(), [24 + 2, -24 + 4])
+    np.testing.assert_array_equal(to_b.numpy(), [-2, -2, -2])
+    A, x = sg.coo([[0, 1], [1, 0]], [2.0, 3.0], (2, 2)), sg.tensor([1.0, 2.0])
+    # Of degree 4, so the Hessian times the point itself is three times the gradient.
+    _, (to_A, to_x) = hvp(lambda A, x: ((A @ x) ** 2).sum(), (A, x), (A, x))
+    np.testing.assert_array_equal(to_A.values.numpy(), [3 * 16, 3 * 6])
+    np.testing.assert_array_equal(to_x.numpy(), [3 * 18, 3 * 16])
+    with pytest.raises(sg.ShapeError, match="hvp: 2 inputs but 1 directions"):
+        hvp(fn, (a, b), a)
+    with pytest.raises(TypeError, match="hessian: dense inputs only"):
+        hessian(lambda A: A.sum(), A)
+
+
 def test_gradcheck_says_when_the_dtype_is_to_blame():
     x = sg.tensor([0.3, 0.7], requires_grad=True)
     with pytest.raises(sg.autograd.GradcheckError, match="float32 is too coarse for eps=1e-06"):

@@ -93,44 +93,62 @@ def jacobian(fn: Callable[..., Any], inputs: Any, create_graph: bool = False) ->
     return result[0] if single else result
 
 
-def hessian(fn: Callable[..., Any], inputs: Tensor, create_graph: bool = False) -> Any:
-    """Second derivatives of a scalar function of one dense tensor: (*shape, *shape).
+def hessian(fn: Callable[..., Any], inputs: Any, create_graph: bool = False) -> Any:
+    """Second derivatives of a scalar function of one dense tensor: (*shape, *shape). Of several, a
+    tuple: for each a tuple with those by it and by each, as in PyTorch.
 
     >>> import sparsegrad as sg
     >>> sg.autograd.hessian(lambda x: (x * x * x).sum(), sg.tensor([1.0, 2.0]))
     tensor([[ 6.,  0.],
             [ 0., 12.]])
     """
-    return jacobian(lambda x: _gradient(fn, x), inputs, create_graph)
+    xs, single = _leaves(inputs, create_graph)
+    if any(isinstance(x, SparseTensor) for x in xs):
+        raise TypeError("hessian: dense inputs only; for a SparseTensor pass A.values, or see hvp")
+
+    def slope(i: int) -> Callable[..., Any]:
+        def of(*xs: Any) -> Any:
+            output = _scalar("hessian", fn(*xs))
+            return _dense(grad(output, xs[i], create_graph=True, materialize_grads=True)[0])
+
+        return of
+
+    rows = tuple(jacobian(slope(i), xs, create_graph) for i in range(len(xs)))
+    return rows[0][0] if single else rows
 
 
 def hvp(fn: Callable[..., Any], inputs: Any, v: Any, create_graph: bool = False) -> Any:
-    """The Hessian of a scalar function of one tensor times v, without the Hessian: the value of
-    the function, and a tensor of the input's shape. Works on SparseTensors, on their pattern.
+    """The Hessian of a scalar function times v, without the Hessian: the value of the function,
+    and a tensor of the input's shape. Works on SparseTensors, on their pattern.
+
+    inputs: a tensor or a tuple; v: of their shapes, and so is the product.
 
     >>> import sparsegrad as sg
     >>> sg.autograd.hvp(lambda x: (x * x * x).sum(), sg.tensor([1.0, 2.0]), sg.tensor([1.0, 1.0]))
     (tensor(9.), tensor([ 6., 12.]))
     """
-    (x,), _ = _leaves(inputs, create_graph)
+    xs, single = _leaves(inputs, create_graph)
+    directions = v if isinstance(v, (tuple, list)) else (v,)
+    if len(directions) != len(xs):
+        raise ShapeError(f"hvp: {len(xs)} inputs but {len(directions)} directions")
     with enable_grad():
-        output = _scalar(fn(x))
-        (g,) = grad(output, x, create_graph=True, materialize_grads=True)
-        (second,) = grad(g, x, v, create_graph=create_graph, materialize_grads=True) if (
-            g.requires_grad
-        ) else (g * 0,)  # fmt: skip
-    return (output, second) if create_graph else (output.detach(), second.detach())
+        output = _scalar("hvp", fn(*xs))
+        slopes = grad(output, list(xs), create_graph=True, materialize_grads=True)
+        pairs = [(g, d) for g, d in zip(slopes, directions, strict=True) if g.requires_grad]
+        if pairs:
+            second = grad([g for g, _ in pairs], list(xs), [d for _, d in pairs],
+                          create_graph=create_graph, materialize_grads=True)  # fmt: skip
+        else:
+            second = tuple(g * 0 for g in slopes)
+    if not create_graph:
+        output, second = output.detach(), _detached(second)
+    return output, second[0] if single else tuple(second)
 
 
-def _gradient(fn: Callable[..., Any], x: Any) -> Any:
-    output = _scalar(fn(x))
-    return _dense(grad(output, x, create_graph=True, materialize_grads=True)[0])
-
-
-def _scalar(output: Any) -> Tensor:
+def _scalar(op: str, output: Any) -> Tensor:
     if not isinstance(output, Tensor) or output.data.size != 1:
         found = getattr(output, "shape", type(output).__name__)
-        raise GraphError(f"hessian: the function must return a scalar tensor, got {found}")
+        raise GraphError(f"{op}: the function must return a scalar tensor, got {found}")
     return output
 
 

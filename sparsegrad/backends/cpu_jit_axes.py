@@ -16,7 +16,7 @@ from sparsegrad.backends.cpu_jit_launch import launch
 
 __all__ = ["CpuJitAxes"]
 
-_MIN_SUM = 1 << 13  # elements below which NumPy serves
+_MIN_SUM = 1 << 14  # elements below which NumPy serves
 _GRAIN = 1 << 13  # elements of a task, and of a part of a sum, whose errors stay small
 _SHORT = 32  # numbers in a row that BLAS multiplies by ones sooner than a kernel enters its loop
 _FEW = 128  # numbers in a row up to which a kernel finds their maximum sooner than NumPy

@@ -127,8 +127,9 @@ def softplus_p(xp: Any, x: Any, *, beta: float, threshold: float) -> Any:
 
 
 def _softplus_rule(g: Any, x: Any, beta: float, threshold: float) -> Any:
-    scaled = x * beta
-    return g * where(scaled > threshold, 1.0, sigmoid_p(scaled))
+    scaled = x if beta == 1 else x * beta
+    slope = sigmoid_p(scaled)
+    return g * (slope if threshold == math.inf else where(scaled > threshold, 1.0, slope))
 
 
 softplus_p.defvjp(x=_softplus_rule, sparse_g=True)

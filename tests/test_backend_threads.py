@@ -2,8 +2,8 @@
 
 import multiprocessing
 import os
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -67,27 +67,19 @@ def test_results_do_not_depend_on_the_threads(threads, dtype):
 def test_several_python_threads_at_once(threads):
     threads(2)
     want = everything("f4")
-    failures = []
 
-    def work():
-        try:
-            for _ in range(5):
-                for got, expected in zip(everything("f4"), want, strict=True):
-                    assert got.tobytes() == expected.tobytes()
-        except BaseException as error:
-            failures.append(error)
+    def work(_):
+        for _ in range(5):
+            for got, expected in zip(everything("f4"), want, strict=True):
+                assert got.tobytes() == expected.tobytes()
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for w in workers:
-        w.start()
-    for w in workers:
-        w.join()
-    assert not failures
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
 def test_small_products_of_one_pattern_in_many_threads():
     """They share index arrays that SciPy was given once, never its matrix; and no values stay."""
-    be, failures = Cpu(), []
+    be, gone = Cpu(), []
     shape, row, col = coordinates("medium")
     pattern = Pattern.coo((row, col), shape).to("csr")[0]
     x = np.ones((shape[1], 7))
@@ -96,18 +88,11 @@ def test_small_products_of_one_pattern_in_many_threads():
     def work(scale):
         values = np.full(pattern.nnz, float(scale))
         for _ in range(200):
-            got = be.spmm(pattern, values, x)
-            if not (got == count * scale).all():
-                failures.append(scale)
+            assert (be.spmm(pattern, values, x) == count * scale).all()
         gone.append(weakref.ref(values))
 
-    gone = []
-    workers = [threading.Thread(target=work, args=(i,)) for i in range(1, 5)]
-    for w in workers:
-        w.start()
-    for w in workers:
-        w.join()
-    assert not failures
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(1, 5)))
     assert [ref() for ref in gone] == [None] * 4
 
 
@@ -163,7 +148,8 @@ def test_two_threads_train_at_once(threads):
     x = sg.tensor(rng.standard_normal((600, 16)).astype("f4"))
     start = rng.standard_normal((2, 16, 16)).astype("f4")
 
-    def train(w, losses):
+    def train(w):
+        losses = []
         w = sg.tensor(w, requires_grad=True)
         optimizer = sg.optim.Adam([w])
         for _ in range(10):
@@ -172,13 +158,8 @@ def test_two_threads_train_at_once(threads):
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
+        return losses
 
-    want, got = [[], []], [[], []]
-    for w, losses in zip(start, want, strict=True):
-        train(w, losses)
-    workers = [threading.Thread(target=train, args=args) for args in zip(start, got, strict=True)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert got == want and len(want[0]) == 10
+    want = [train(w) for w in start]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(train, start)) == want

@@ -3,7 +3,7 @@
 import gc
 import mmap
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -124,22 +124,15 @@ def test_it_keeps_a_quarter_of_what_a_container_may_have(monkeypatch, tmp_path):
 
 
 def test_threads_never_share_a_block():
-    failures = []
-
     def work(number):
         with sg.config(enable_memory_pool=True):
             for turn in range(50):
                 a = memory.empty((SIZE,), "i4")
                 a[:] = number * 1000 + turn
-                if not (a == number * 1000 + turn).all():
-                    failures.append((number, turn))
+                assert (a == number * 1000 + turn).all()
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
 def test_gradients_are_the_same_with_and_without():

@@ -11,6 +11,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -773,31 +774,23 @@ def test_caches_are_safe_to_build_from_many_threads() -> None:
     x = rng.standard_normal((200, 2))
     for _ in range(3):
         A = sg.coo(coords, values, (200, 200))
-        failures: list[BaseException] = []
         gate = threading.Barrier(8)
 
-        def work(n: int, A: Any = A, gate: Any = gate, failures: Any = failures) -> None:
-            try:
-                gate.wait(30)
-                todo = [
-                    lambda: np.testing.assert_allclose(A.coalesce().to_dense().data, want),
-                    lambda: np.testing.assert_allclose((A @ x).data, want @ x),
-                    lambda: np.testing.assert_allclose((A.T @ x).data, want.T @ x),
-                    lambda: np.testing.assert_allclose(A.to("csc").to_dense().data, want),
-                    lambda: np.testing.assert_allclose((A + A.T).to_dense().data, want + want.T),
-                    lambda: A.pattern.drop_caches(),
-                ]
-                for i in range(12):
-                    todo[(i + n) % (6 if n == 0 else 5)]()
-            except BaseException as error:
-                failures.append(error)
+        def work(n: int, A: Any = A, gate: Any = gate) -> None:
+            gate.wait(30)
+            todo = [
+                lambda: np.testing.assert_allclose(A.coalesce().to_dense().data, want),
+                lambda: np.testing.assert_allclose((A @ x).data, want @ x),
+                lambda: np.testing.assert_allclose((A.T @ x).data, want.T @ x),
+                lambda: np.testing.assert_allclose(A.to("csc").to_dense().data, want),
+                lambda: np.testing.assert_allclose((A + A.T).to_dense().data, want + want.T),
+                lambda: A.pattern.drop_caches(),
+            ]
+            for i in range(12):
+                todo[(i + n) % (6 if n == 0 else 5)]()
 
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join(120)
-        assert failures == []
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
     A = sg.coo(coords, values, (200, 200))
     found: list[Any] = []
     threads = [threading.Thread(target=lambda: found.append(A.coalesce())) for _ in range(8)]

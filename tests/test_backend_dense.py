@@ -68,6 +68,7 @@ def test_sums_over_any_axes(be, shape):
             got, want = be.sum(x, axis, keepdims), x.sum(axis=axis, keepdims=keepdims)
             assert np.shape(got) == np.shape(want) and got.dtype == want.dtype
             np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+            assert not np.shares_memory(got, x)
 
 
 @fast

@@ -32,7 +32,7 @@ class CpuJitAxes(Cpu):
 
     def sum(self, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
         plain = x.dtype in _FLOATS and x.size and x.ndim and x.flags.c_contiguous
-        if not plain or not self._pays(x.size, _MIN_SUM):
+        if not plain or axis == () or not self._pays(x.size, _MIN_SUM):
             return super().sum(x, axis, keepdims)
         given = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
         axes = {a % x.ndim for a in given}

@@ -32,6 +32,11 @@ def small_graph(monkeypatch):
     monkeypatch.setattr(sg.data, "sbm", lambda: small)
 
 
+def test_version():
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"sparsegrad {sg.__version__}\n")
+
+
 def test_train_gcn():
     result = run("train", "gcn", "--epochs", 3)
     assert result.exit_code == 0, result.output

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
+import sparsegrad as sg
 from sparsegrad.cli.check_gpu import check_gpu
 from sparsegrad.cli.command import command
 from sparsegrad.cli.info import info
@@ -24,6 +26,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"sparsegrad {sg.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Say which, and leave."),
+    ] = False,
+) -> None:
+    pass
+
+
 _train = typer.Typer(help="Train a model.", no_args_is_help=True, rich_markup_mode=None)
 for _name, _recipe in RECIPES.items():
     _train.command(_name, short_help=_recipe.about)(command(_name, _recipe))

@@ -197,13 +197,20 @@ if typing.TYPE_CHECKING:
 
     bfloat16: _dtype
 else:
-    _ELSEWHERE = {  # PyTorch's names, and what they are here
+    _ELSEWHERE = {  # names of PyTorch and SciPy, and what they are here
+        "bmat": "sg.block_array",
+        "diags_array": "sg.sparse_diags",
+        "eye_array": "sg.sparse_eye",
+        "find": "A.coalesce(), its row, col and values",
         "func": "sg.autograd",
         "inference_mode": "sg.no_grad",
+        "issparse": "x.is_sparse",
+        "random_array": "sg.random_sparse",
         "sparse": "sg.coo and sg.mm, or the methods of a SparseTensor",
         "sparse_coo_tensor": "sg.coo(indices, values, shape)",
         "sparse_csc_tensor": "sg.csc(indptr, indices, values, shape)",
         "sparse_csr_tensor": "sg.csr(indptr, indices, values, shape)",
+        "spdiags": "sg.sparse_diags",
         "utils": "sg.data, sg.checkpoint",
     }
 

@@ -86,10 +86,12 @@ class SharedMethods:
     __slots__ = ()
 
     add = _op("add")
+    addcmul = _op("addcmul")
     all = _op("all")
     allclose = _op("allclose")
     amax = _op("amax")
     amin = _op("amin")
+    angle = _op("angle")
     any = _op("any")
     argmax = _op("argmax")
     argmin = _op("argmin")
@@ -100,27 +102,39 @@ class SharedMethods:
     bitwise_and = _op("bitwise_and")
     bitwise_or = _op("bitwise_or")
     bitwise_xor = _op("bitwise_xor")
+    broadcast_to = _op("broadcast_to")
     ceil = _op("ceil")
     chunk = _op("chunk")
     clamp = _op("clamp")
     clip = _op("clip")
+    conj = _op("conj")
     count_nonzero = _op("count_nonzero")
+    deg2rad = _op("deg2rad")
     diagonal = _op("diagonal")
     div = divide = true_divide = _op("div")
     eq = _op("eq")
     equal = _op("equal")
     erf = _op("erf")
+    erfinv = _op("erfinv")
     expm1 = _op("expm1")
     flip = _op("flip")
+    fliplr = _op("fliplr")
+    flipud = _op("flipud")
+    float_power = _op("float_power")
     floor = _op("floor")
     floor_divide = _op("floor_divide")
     fmod = _op("fmod")
     ge = _op("ge")
     gt = _op("gt")
+    hsplit = _op("hsplit")
+    inner = _op("inner")
     isinf = _op("isinf")
     isnan = _op("isnan")
+    isneginf = _op("isneginf")
+    isposinf = _op("isposinf")
     kron = _op("kron")
     le = _op("le")
+    lerp = _op("lerp")
     log1p = _op("log1p")
     log_softmax = _op("log_softmax")
     logical_and = _op("logical_and")
@@ -128,6 +142,8 @@ class SharedMethods:
     logical_xor = _op("logical_xor")
     logsumexp = _op("logsumexp")
     lt = _op("lt")
+    masked_select = _op("masked_select")
+    matrix_power = _op("matrix_power")
     max = _op("max")
     maximum = _op("maximum")
     mean = _op("mean")
@@ -135,16 +151,25 @@ class SharedMethods:
     minimum = _op("minimum")
     movedim = moveaxis = _op("movedim")
     mul = multiply = _op("mul")
+    nan_to_num = _op("nan_to_num")
+    nansum = _op("nansum")
     narrow = _op("narrow")
     ne = _op("ne")
     nonzero = _op("nonzero")
     norm = _op("norm")
+    outer = _op("outer")
     prod = _op("prod")
+    rad2deg = _op("rad2deg")
     ravel = _op("ravel")
     remainder = _op("remainder")
+    repeat_interleave = _op("repeat_interleave")
     roll = _op("roll")
+    rot90 = _op("rot90")
     round = _op("round")
+    select = _op("select")
+    sgn = _op("sgn")
     sign = _op("sign")
+    signbit = _op("signbit")
     sin = _op("sin")
     sinh = _op("sinh")
     softmax = _op("softmax")
@@ -156,6 +181,7 @@ class SharedMethods:
     sum = _op("sum")
     swapaxes = swapdims = _op("swapaxes")
     tan = _op("tan")
+    tensor_split = _op("tensor_split")
     tile = _op("tile")
     trace = _op("trace")
     tril = _op("tril")
@@ -165,12 +191,30 @@ class SharedMethods:
     unflatten = _op("unflatten")
     unsqueeze = _op("unsqueeze")
     var = _op("var")
+    vdot = _op("vdot")
+    vsplit = _op("vsplit")
 
     bool = _cast("bool", "bool")
     byte = _cast("byte", "uint8")
     int = _cast("int", "int32")
     long = _cast("long", "int64")
     short = _cast("short", "int16")
+
+    def expand_as(self, other: Any) -> Any:
+        """Size-1 dimensions repeated to the shape of `other`."""
+        return ops.expand(self, other.shape)
+
+    def type_as(self, other: Any) -> Any:
+        """In the dtype of `other`."""
+        return ops.cast(self, other.dtype)
+
+    def clamp_min(self, min: Any) -> Any:
+        """At least `min`; see `sg.clamp`."""
+        return ops.clamp(self, min=min)
+
+    def clamp_max(self, max: Any) -> Any:
+        """At most `max`; see `sg.clamp`."""
+        return ops.clamp(self, max=max)
 
 
 class DenseMethods:
@@ -183,17 +227,13 @@ class DenseMethods:
     acos = arccos = _op("acos")
     acosh = arccosh = _op("acosh")
     addcdiv = _op("addcdiv")
-    addcmul = _op("addcmul")
     addmv = _op("addmv")
     aminmax = _op("aminmax")
-    angle = _op("angle")
     argsort = _op("argsort")
     atan2 = arctan2 = _op("atan2")
     baddbmm = _op("baddbmm")
     bincount = _op("bincount")
     bitwise_not = _op("bitwise_not")
-    broadcast_to = _op("broadcast_to")
-    conj = _op("conj")
     copysign = _op("copysign")
     cos = _op("cos")
     cosh = _op("cosh")
@@ -202,7 +242,6 @@ class DenseMethods:
     cummin = _op("cummin")
     cumprod = _op("cumprod")
     cumsum = _op("cumsum")
-    deg2rad = _op("deg2rad")
     det = _op("det")
     diag_embed = _op("diag_embed")
     diagflat = _op("diagflat")
@@ -211,31 +250,24 @@ class DenseMethods:
     dot = _op("dot")
     dsplit = _op("dsplit")
     erfc = _op("erfc")
-    erfinv = _op("erfinv")
     exp2 = _op("exp2")
-    fliplr = _op("fliplr")
-    flipud = _op("flipud")
-    float_power = _op("float_power")
     fmax = _op("fmax")
     fmin = _op("fmin")
     frac = _op("frac")
     gather = _op("gather")
     heaviside = _op("heaviside")
     histc = _op("histc")
-    hsplit = _op("hsplit")
     hypot = _op("hypot")
     index_add = _op("index_add")
     index_copy = _op("index_copy")
     index_fill = _op("index_fill")
     index_put = _op("index_put")
     index_reduce = _op("index_reduce")
-    inner = _op("inner")
     inverse = _op("inverse")
     isclose = _op("isclose")
     isfinite = _op("isfinite")
     isin = _op("isin")
     kthvalue = _op("kthvalue")
-    lerp = _op("lerp")
     lgamma = _op("lgamma")
     log10 = _op("log10")
     log2 = _op("log2")
@@ -246,36 +278,24 @@ class DenseMethods:
     logit = _op("logit")
     masked_fill = _op("masked_fill")
     masked_scatter = _op("masked_scatter")
-    masked_select = _op("masked_select")
-    matrix_power = _op("matrix_power")
     median = _op("median")
-    nan_to_num = _op("nan_to_num")
     nanmean = _op("nanmean")
     nanmedian = _op("nanmedian")
     nanquantile = _op("nanquantile")
-    nansum = _op("nansum")
-    outer = _op("outer")
     pinverse = _op("pinverse")
     quantile = _op("quantile")
-    rad2deg = _op("rad2deg")
     reciprocal = _op("reciprocal")
-    repeat_interleave = _op("repeat_interleave")
-    rot90 = _op("rot90")
     rsqrt = _op("rsqrt")
     scatter = _op("scatter")
     scatter_add = _op("scatter_add")
     scatter_reduce = _op("scatter_reduce")
-    select = _op("select")
     sinc = _op("sinc")
     slogdet = _op("slogdet")
     sort = _op("sort")
     take_along_dim = _op("take_along_dim")
-    tensor_split = _op("tensor_split")
     topk = _op("topk")
     unfold = _op("unfold")
     unique = _op("unique")
-    vdot = _op("vdot")
-    vsplit = _op("vsplit")
     xlogy = _op("xlogy")
 
     abs_ = _in_place("abs")
@@ -309,19 +329,11 @@ class DenseMethods:
     tanh_ = _in_place("tanh")
     trunc_ = _in_place("trunc")
 
-    def expand_as(self, other: Any) -> Any:
-        """Size-1 dimensions repeated to the shape of `other`."""
-        return ops.expand(self, other.shape)
-
     def view_as(self, other: Any) -> Any:
         """The same elements in the shape of `other`."""
         return ops.reshape(self, other.shape)
 
     reshape_as = view_as
-
-    def type_as(self, other: Any) -> Any:
-        """In the dtype of `other`."""
-        return ops.cast(self, other.dtype)
 
     new_empty = _new("empty")
     new_ones = _new("ones")
@@ -335,14 +347,6 @@ class DenseMethods:
         """A copy of `data` in the dtype of this tensor, on its device."""
         at: Any = self
         return _tensor(data, dtype or at.dtype, at.device).clone()
-
-    def clamp_min(self, min: Any) -> Any:
-        """At least `min`; see `sg.clamp`."""
-        return ops.clamp(self, min=min)
-
-    def clamp_max(self, max: Any) -> Any:
-        """At most `max`; see `sg.clamp`."""
-        return ops.clamp(self, max=max)
 
     def is_contiguous(self) -> Any:
         """Whether the elements lie in memory in row-major order, without gaps."""

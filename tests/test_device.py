@@ -171,7 +171,8 @@ MORE = {
     "solved on the host, or by as many products as it takes": """
         spsolve 7 4; cg 230 230; bicgstab 600 450; gmres 600 600; triangular_solve[000]
         11 7; triangular_solve[011] 11 7; triangular_solve[100] 11 7;
-        triangular_solve[101] 11 7; triangular_solve[110] 11 7; bicgstab[afresh] 300 300
+        triangular_solve[101] 11 7; triangular_solve[110] 11 7; bicgstab[afresh] 300 300;
+        matrix_power[sparse,3] 4 6
     """,
 }
 LIMITS = {}

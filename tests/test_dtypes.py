@@ -277,6 +277,27 @@ def test_sparse_forward_in_every_dtype(dtype: str, backend: str) -> None:
     assert total.item() == dense.sum()  # of bools: the cells that hold True, each once
 
 
+WHOLE = ("b1", "u1", "i1", "i2", "i4", "i8")
+
+
+@pytest.mark.parametrize("dtype", WHOLE)
+@pytest.mark.parametrize("fmt", ["coo", "csr", "csc"])
+@pytest.mark.parametrize(
+    "name",
+    ["sum", "mean", "prod", "amax", "amin", "argmax", "argmin", "var", "std", "any", "all"],
+)
+def test_reductions_of_sparse_bools_and_integers(name: str, fmt: str, dtype: str) -> None:
+    """As of dense ones: the smallest number of a dtype, which has no negative, among them."""
+    x = np.array([[2, 0, 0, 3], [0, 0, 0, 0], [1, 5, 2, 2], [0, 0, 7, 0]]).astype(dtype)
+    if dtype[0] == "i":
+        x[0, 0] = np.iinfo(dtype).min
+    A, op = sg.tensor(x).to_sparse(fmt), getattr(sg, name)
+    for dim in (None, 0, 1):
+        found, expected = op(A, dim), op(sg.tensor(x), dim)
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-6)
+
+
 def test_pytorchs_names() -> None:
     assert (sg.half, sg.float, sg.double) == (sg.float16, sg.float32, sg.float64)
     assert (sg.short, sg.int, sg.long) == (sg.int16, sg.int32, sg.int64)

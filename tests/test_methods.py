@@ -148,6 +148,7 @@ def test_a_sparse_tensor_says_what_names_of_other_libraries_are_here() -> None:
         ("toarray", r"; see A.to_dense\(\).numpy"),
         ("_nnz", "; see A.nnz"),
         ("eliminate_zeros", r"; see sg.drop_zeros\(A\)"),
+        ("tolil", r"; see A.to_scipy\(\).tolil\(\)"),
         ("exp", r"; see A.values.exp for stored entries only, or A.to_dense\(\).exp"),
         ("exp_", "; see A.values.exp_ for stored entries only$"),
         ("nonsense", "$"),

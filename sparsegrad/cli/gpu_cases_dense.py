@@ -23,7 +23,7 @@ _ACTIVATIONS = (
     lambda x: sg.gelu(x, approximate="tanh"),
 )  # fmt: skip
 _STEPS = (sg.floor, sg.ceil, sg.round, sg.trunc)
-_FACTS = (sg.isnan, sg.isinf, sg.isfinite, sg.logical_not)
+_FACTS = (sg.isnan, sg.isinf, sg.isfinite, sg.signbit, sg.logical_not)
 _BINARY = (
     sg.add, sg.sub, sg.mul, sg.div, sg.pow, sg.maximum, sg.minimum, sg.atan2, sg.hypot,
 )  # fmt: skip
@@ -71,7 +71,7 @@ def _reductions(t: Inputs) -> sg.Tensor:
     x = _positive(t, 6, 50)
     values = [x.sum(0), x.mean(1), x.amax(1), x.amin(0), x.max(1)[0], x.prod(1)]
     values += [x.var(1), sg.std(x, 0), sg.norm(x, dim=1), sg.cumsum(x, 1), sg.cummax(x, 1)[0]]
-    values += [sg.logsumexp(x, 1), sg.softmax(x, 1), sg.log_softmax(x, 0)]
+    values += [sg.nansum(x, 1), sg.logsumexp(x, 1), sg.softmax(x, 1), sg.log_softmax(x, 0)]
     values += [x.argmax(1), x.argmin(0), (x > 0.8).any(1), (x > 0.2).all(1), x.count_nonzero(0)]
     return _joined(t, *values)
 

@@ -8,7 +8,7 @@ from sparsegrad.ops.linalg import det, inv, matrix_power, pinv, slogdet, trace
 from sparsegrad.ops.rearrange import movedim
 from sparsegrad.ops.shape import cat, transpose
 from sparsegrad.ops.trigonometric import acos, acosh, asin, asinh, atan, atan2, atanh
-from sparsegrad.ops.unary import trunc
+from sparsegrad.ops.unary import sign, trunc
 
 __all__ = [
     "absolute",
@@ -36,6 +36,7 @@ __all__ = [
     "negative",
     "not_equal",
     "pinverse",
+    "sgn",
     "slogdet",
     "subtract",
     "swapdims",
@@ -50,4 +51,4 @@ arccos, arccosh, arcsin, arcsinh = acos, acosh, asin, asinh
 arctan, arctan2, arctanh, fix = atan, atan2, atanh, trunc
 concat = concatenate = cat
 moveaxis, swapdims = movedim, transpose
-ger, inverse, pinverse = outer, inv, pinv
+ger, inverse, pinverse, sgn = outer, inv, pinv, sign

@@ -6,6 +6,7 @@ from typing import Any
 
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
+from sparsegrad.errors import DensifyError
 from sparsegrad.ops.elementwise import cast, div_p
 from sparsegrad.ops.unary import floor_p, trunc_p
 
@@ -217,6 +218,11 @@ def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: b
     from sparsegrad import backends
     from sparsegrad.tensor import Tensor, as_tensor
 
+    if any(getattr(t, "_is_sparse", False) for t in (a, b)):
+        raise DensifyError(
+            "isclose: absent cells, which are equal, would all become true; write sg.allclose, or "
+            "sg.isclose with A.to_dense()"
+        )
     a, b = as_tensor(a).data, as_tensor(b).data
     xp = backends.for_array(a).xp
     return Tensor(xp.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan))

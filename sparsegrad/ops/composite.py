@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import backends, dtypes
+from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.dense_matmul import matmul_p
 from sparsegrad.ops.elementwise import cast, exp, maximum, minimum, sqrt, where_p
 from sparsegrad.ops.rearrange import movedim, narrow
 from sparsegrad.ops.reduce import amax, amin, axes_of, axis_of, norm, sum_p
+from sparsegrad.ops.reduce import sum as sum_
 from sparsegrad.ops.shape import as_argument, cat, reshape_p, transpose
 from sparsegrad.ops.unary import clamp, isnan_p, log1p, logical_not
 
@@ -112,41 +114,48 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     return sum_p(x1 / sizes[0] * (x2 / sizes[1]), axis=(at,))
 
 
+@primitive(fuse=True)
+def nan_to_num_p(xp: Any, x: Any, *, nan: float, high: float, low: float) -> Any:
+    """x with other numbers for nan and both infinities."""
+    out = xp.where(x == math.inf, high, xp.where(x == -math.inf, low, x))
+    return xp.where(x != x, nan, out).astype(x.dtype)
+
+
+nan_to_num_p.defvjp(x=lambda g, x, out: where_p(g, 0, mask=(x == out).data))
+
+
 def nan_to_num(
     x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Any:
     """`x` with NaN and infinities replaced, by default by 0 and the largest and smallest numbers
-    of its dtype; same shape. What is replaced gets no gradient.
+    of its dtype; same shape. What is replaced gets no gradient. Of a SparseTensor its entries.
 
     >>> import sparsegrad as sg
     >>> sg.nan_to_num(sg.tensor([float("nan"), float("inf"), 1.0]), posinf=9.0)
     tensor([0., 9., 1.])
     """
-    x = dense_argument("nan_to_num", x)
+    x = as_argument("nan_to_num", x)
     if dtypes.kind(x.dtype) != "f":
         return x
     limits = dtypes.finfo(x.dtype)
     high = float(limits.max) if posinf is None else posinf
     low = float(limits.min) if neginf is None else neginf
-    data = x.data
-    for value, bad in ((nan, data != data), (high, data == math.inf), (low, data == -math.inf)):
-        x = where_p(value, x, mask=bad)
-    return x
+    return nan_to_num_p(x, nan=nan, high=high, low=low)
 
 
 # ---- reductions --------------------------------------------------------------------------------
 def nansum(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    """`sum` with NaN counted as 0; NaN gets no gradient.
+    """`sum` with NaN counted as 0, of sparse tensors too; NaN gets no gradient.
 
     >>> import sparsegrad as sg
     >>> sg.nansum(sg.tensor([1.0, float("nan"), 2.0]))
     tensor(3.)
     """
-    x = dense_argument("nansum", x)
+    x = as_argument("nansum", x)
     x = cast(x, dtype or (dtypes.int64 if x.dtype.kind in "biu" else x.dtype))
-    return sum_p(
-        where_p(0, x, mask=isnan_p(x).data), axis=axes_of("nansum", dim, x.ndim), keepdims=keepdim
-    )
+    if dtypes.kind(x.dtype) == "f":
+        x = nan_to_num_p(x, nan=0.0, high=math.inf, low=-math.inf)
+    return sum_(x, dim, keepdim)
 
 
 def nanmean(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:

@@ -14,12 +14,19 @@ from sparsegrad.ops.dense_matmul import bmm, matmul_p
 from sparsegrad.ops.index import getitem_p
 from sparsegrad.ops.rearrange import roll
 from sparsegrad.ops.reduce import sum_p
-from sparsegrad.ops.shape import permute_p, reshape_p
+from sparsegrad.ops.shape import as_argument, permute_p, reshape_p
 
 __all__ = ["baddbmm", "cross", "dot", "einsum", "inner", "outer", "tensordot", "vdot"]
 
 # A tensor and the label of each of its dimensions.
 _Term = tuple[Any, str]
+
+
+def _sparse() -> Any:
+    """The family of sparse operands; it builds on others that build on this one."""
+    from sparsegrad.ops import sparse_contract
+
+    return sparse_contract
 
 
 # ---- einsum ------------------------------------------------------------------------------------
@@ -30,21 +37,21 @@ def einsum(equation: str, *operands: Any) -> Any:
     broadcast, and without "->" the result has the labels that occur once, in alphabetical order.
     Of several operands the cheapest order of pairs is found first; each pair is one (batched)
     matrix product, so float16 accumulates in float32 and gradients of any order are einsums too.
-    Raises ShapeError for an equation that does not fit the shapes, TypeError for sparse operands.
+    Of two operands one or both may be sparse, if each label is summed over or kept and stands once
+    in each. Raises ShapeError for an equation that does not fit the shapes, TypeError for others of
+    sparse operands.
 
     >>> import sparsegrad as sg
     >>> x = sg.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> sg.einsum("ij,j->i", x, sg.tensor([1.0, 10.0])), sg.einsum("ii", x)
     (tensor([21., 43.]), tensor(5.))
     """
-    from sparsegrad.tensor import as_tensor
-
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
-    if any(getattr(x, "_is_sparse", False) for x in operands):
-        raise TypeError("einsum: operands must be dense; for a sparse matrix write A @ x")
-    tensors = [as_tensor(x) for x in operands]
+    tensors = [as_argument("einsum", x) for x in operands]
     inputs, output = _parsed(equation, tensors)
+    if any(x._is_sparse for x in tensors):
+        return _sparse().sparse_einsum(equation, tensors, inputs, output)
     _sizes(equation, inputs, tensors)
     terms = [_diagonal(x, labels) for x, labels in zip(tensors, inputs, strict=True)]
     for pair in _path(inputs, output, tensors):
@@ -247,12 +254,14 @@ def inner(a: Any, b: Any) -> Any:
 
 def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
     """Sums of products over pairs of dimensions: the last `dims` of `a` with the first of `b`, or
-    those of two lists. What is left of `a` comes first, then what is left of `b`.
+    those of two lists. What is left of `a` comes first, then what is left of `b`. Sparse if both
+    are.
 
     >>> import sparsegrad as sg
     >>> sg.tensordot(sg.ones(2, 3, 4), sg.ones(3, 4, 5)).shape
     (2, 5)
     """
+    a, b = as_argument("tensordot", a), as_argument("tensordot", b)
     if isinstance(dims, int):
         left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
     else:
@@ -270,6 +279,10 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
                 f"{tuple(a.shape)}, {tuple(b.shape)}"
             )
         b_labels[j] = a_labels[i]
+    if a._is_sparse or b._is_sparse:
+        return _sparse().sparse_tensordot(
+            a, b, [d % a.ndim for d in left], [d % b.ndim for d in right]
+        )
     both = set(a_labels) & set(b_labels)
     out = [c for c in (*a_labels, *b_labels) if c not in both]
     return einsum(f"{''.join(a_labels)},{''.join(b_labels)}->{''.join(out)}", a, b)

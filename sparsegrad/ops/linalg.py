@@ -23,6 +23,7 @@ from sparsegrad.ops.elementwise import cast, mul_p, where_p
 from sparsegrad.ops.rearrange import flip, movedim
 from sparsegrad.ops.reduce import sum_p
 from sparsegrad.ops.shape import cat_p, reshape_p, squeeze, transpose
+from sparsegrad.ops.sparse_contract import product_of
 
 __all__ = [
     "LstsqResult",
@@ -507,6 +508,7 @@ def matrix_rank(A: Any, rtol: float | None = None) -> Any:
 
 def matrix_power(A: Any, n: int) -> Any:
     """A @ A @ ... @ A, n times, for A (*N, m, m), in log2(n) products; of the inverse for n < 0.
+    Of a sparse matrix n must be positive: see `sg.spsolve` and its kin for inverses.
 
     >>> import sparsegrad as sg
     >>> sg.linalg.matrix_power(sg.tensor([[1.0, 1.0], [0.0, 1.0]]), 5).tolist()
@@ -514,13 +516,19 @@ def matrix_power(A: Any, n: int) -> Any:
     """
     from sparsegrad.tensor import Tensor
 
-    A = _matrix("matrix_power", A)
+    sparse = getattr(A, "_is_sparse", False)
+    if sparse and (n < 1 or A.sparse_dim != 2 or A.dense_dim or A.shape[0] != A.shape[1]):
+        raise ShapeError(
+            f"matrix_power: a sparse A must be a square matrix and n positive, got n {n} and "
+            f"shape {A.shape}"
+        )
+    A = A if sparse else _matrix("matrix_power", A)
     factor, left, out = (inv_p(A) if n < 0 else A), abs(n), None
     while left:
         if left & 1:
-            out = factor if out is None else matmul_p(out, factor)
+            out = factor if out is None else out @ factor
         left >>= 1
-        factor = matmul_p(factor, factor) if left else factor
+        factor = factor @ factor if left else factor
     if out is None:
         xp = backends.for_array(A.data).xp
         return Tensor(xp.zeros(A.shape, A.dtype) + xp.eye(A.shape[-1], dtype=A.dtype))
@@ -529,6 +537,7 @@ def matrix_power(A: Any, n: int) -> Any:
 
 def multi_dot(tensors: Sequence[Any]) -> Any:
     """The product of several matrices in the cheapest order; the first and the last may be vectors.
+    Where one is sparse, from the end that is a vector or dense.
 
     >>> import sparsegrad as sg
     >>> sg.linalg.multi_dot([sg.ones(2, 3), sg.ones(3, 4), sg.ones(4)])
@@ -540,6 +549,8 @@ def multi_dot(tensors: Sequence[Any]) -> Any:
             f"multi_dot: expected at least two matrices, vectors at the ends, got "
             f"{[tuple(t.shape) for t in tensors]}"
         )
+    if any(t._is_sparse for t in tensors):
+        return product_of(tensors)
     labels = string.ascii_letters
     terms = [labels[i : i + 2] for i in range(n)]
     if vectors[0]:

@@ -10,6 +10,8 @@ import numpy as np
 from sparsegrad import backends, dtypes
 from sparsegrad.errors import DtypeError, ShapeError, memory_for
 from sparsegrad.ops.composite import dense_argument
+from sparsegrad.ops.shape import as_argument
+from sparsegrad.ops.sparse_structure import each_once
 
 __all__ = [
     "angle",
@@ -17,6 +19,7 @@ __all__ = [
     "bucketize",
     "conj",
     "imag",
+    "is_complex",
     "is_floating_point",
     "is_tensor",
     "isin",
@@ -59,6 +62,16 @@ def is_floating_point(x: Any) -> bool:
     return dtypes.kind(x.dtype) == "f"
 
 
+def is_complex(x: Any) -> bool:
+    """Whether the dtype of `x` is a complex one.
+
+    >>> import sparsegrad as sg
+    >>> sg.is_complex(sg.tensor([1j]))
+    True
+    """
+    return dtypes.kind(x.dtype) == "c"
+
+
 def numel(x: Any) -> int:
     """Number of elements; of a SparseTensor of cells.
 
@@ -77,7 +90,9 @@ def real(x: Any) -> Any:
     >>> sg.real(sg.tensor([1 + 2j]))
     tensor([1.])
     """
-    x = dense_argument("real", x)
+    x = as_argument("real", x)
+    if x._is_sparse:
+        return x.with_values(real(x.values))
     return x if x.dtype.kind != "c" else _made(x.data.real.copy())
 
 
@@ -88,7 +103,9 @@ def imag(x: Any) -> Any:
     >>> sg.imag(sg.tensor([1 + 2j]))
     tensor([2.])
     """
-    x = dense_argument("imag", x)
+    x = as_argument("imag", x)
+    if x._is_sparse:
+        return x.with_values(imag(x.values))
     if x.dtype.kind != "c":
         raise DtypeError(f"imag: expected complex numbers, got {x.dtype}")
     return _made(x.data.imag.copy())
@@ -101,7 +118,9 @@ def conj(x: Any) -> Any:
     >>> sg.conj(sg.tensor([1 + 2j])).item()
     (1-2j)
     """
-    x = dense_argument("conj", x)
+    x = as_argument("conj", x)
+    if x._is_sparse:
+        return x.with_values(conj(x.values))
     return x if x.dtype.kind != "c" else _made(x.data.conj())
 
 
@@ -112,7 +131,11 @@ def angle(x: Any) -> Any:
     >>> sg.angle(sg.tensor([1j, -1.0]))
     tensor([1.5707964, 3.1415927])
     """
-    data = _raw("angle", x)
+    x = as_argument("angle", x)
+    if x._is_sparse:
+        x = each_once(x)
+        return x.with_values(angle(x.values))
+    data = x.data
     return _made(backends.for_array(data).xp.angle(data))
 
 

@@ -373,7 +373,7 @@ def repeat_interleave(x: Any, repeats: Any, dim: int | None = None) -> Any:
         x, dim = reshape(x, (-1,)), 0
     axis = as_axis("repeat_interleave", dim, x.ndim)
     n = x.shape[axis]
-    be = backends.for_array(x.data)
+    be = backends.for_device(x.device)
     counts = repeats if isinstance(repeats, int) else be.asarray(raw_index(repeats))
     if not isinstance(counts, int):
         if counts.ndim > 1 or counts.dtype.kind not in "iu" or counts.size not in (1, n):
@@ -384,7 +384,12 @@ def repeat_interleave(x: Any, repeats: Any, dim: int | None = None) -> Any:
         counts = counts.reshape(-1)
     if counts < 0 if isinstance(counts, int) else bool((counts < 0).any()):
         raise ValueError("repeat_interleave: repeats must not be negative")
-    return take(x, be.xp.repeat(be.xp.arange(n), counts), axis, sparse_grad=False)
+    ids = be.xp.repeat(be.xp.arange(n), counts)
+    if x._is_sparse:
+        from sparsegrad.ops.sparse_index import index_select
+
+        return index_select(x, axis, ids)
+    return take(x, ids, axis, sparse_grad=False)
 
 
 from sparsegrad.sparse_tensor import wrap  # noqa: E402  (the one import cycle)

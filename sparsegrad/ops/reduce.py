@@ -305,6 +305,8 @@ def mean(
     x = as_argument("mean", x)
     x = x if dtype is None else cast(x, dtype)
     if x._is_sparse:
+        if x.dtype.kind in "biu":  # their sums are of another kind, or do not fit
+            x = cast(x, dtypes.get_default_dtype())
         return sparse_reduce().sparse_mean(x, dim, keepdim, include_zeros)
     return mean_p(x, axis=axes_of("mean", dim, x.ndim), keepdims=keepdim)
 

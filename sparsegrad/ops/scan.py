@@ -105,6 +105,8 @@ def logcumsumexp(x: Any, dim: int) -> Any:
     """
     x = as_argument("logcumsumexp", x)
     flat, axis = one_axis("logcumsumexp", x, dim)
+    if flat.dtype.kind in "biu":
+        flat = cast(flat, dtypes.get_default_dtype())
     wide = cast(flat, dtypes.accumulator(flat.dtype))
     out = cast(_rounds(wide, axis, logaddexp), flat.dtype)
     return out if x.ndim else reshape_p(out, shape=())

@@ -7,6 +7,7 @@ from typing import Any
 from sparsegrad import backends, dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, PatternError, ShapeError, memory_for
+from sparsegrad.ops.composite import dense_argument
 from sparsegrad.ops.elementwise import cast, where_p
 from sparsegrad.ops.index import getitem_p, putitem_p, raw_index, take_p
 from sparsegrad.ops.shape import (
@@ -368,19 +369,22 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
     >>> sg.masked_fill(sg.ones(3), sg.tensor([True, False, True]), 5)
     tensor([5., 1., 5.])
     """
-    x = as_argument("masked_fill", x)
+    x = dense_argument("masked_fill", x)
     mask = broadcast_p(_bool("masked_fill", mask), shape=tuple(x.shape))
     return where_p(_fitting("masked_fill", x, value), x, mask=mask.data.copy())
 
 
 def masked_select(x: Any, mask: Any) -> Any:
-    """The elements of `x` where `mask` is true, in one dimension; both broadcast.
+    """The elements of `x` where `mask` is true, in one dimension; both broadcast. Of a SparseTensor
+    `x[mask]`: sparse, for a dense or sparse mask of its shape.
 
     >>> import sparsegrad as sg
     >>> sg.masked_select(sg.tensor([1.0, 2.0, 3.0]), sg.tensor([True, False, True]))
     tensor([1., 3.])
     """
     x = as_argument("masked_select", x)
+    if x._is_sparse:
+        return x[mask]
     held = _bool("masked_select", mask).data
     xp = backends.for_array(held).xp
     try:

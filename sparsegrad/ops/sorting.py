@@ -11,6 +11,7 @@ import numpy as np
 from sparsegrad import backends
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError, memory_for
+from sparsegrad.ops.composite import dense_argument
 from sparsegrad.ops.reduce import axis_of, one_axis, sum_p
 from sparsegrad.ops.scattering import gather_p
 from sparsegrad.ops.shape import as_argument, reshape_p, slice_p
@@ -167,7 +168,7 @@ def unique(
     >>> sg.unique(sg.tensor([3, 1, 3]), return_counts=True)
     (tensor([1, 3]), tensor([1, 2]))
     """
-    x = as_argument("unique", x)
+    x = dense_argument("unique", x)
     from sparsegrad.tensor import Tensor
 
     xp: Any = backends.for_array(x.data).xp

@@ -7,7 +7,7 @@ from typing import Any
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import Primitive, primitive
 from sparsegrad.errors import DensifyError, ShapeError
-from sparsegrad.ops import activations, binary, unary
+from sparsegrad.ops import activations, binary, composite, special, unary
 from sparsegrad.ops import elementwise as dense
 from sparsegrad.ops import trigonometric as trig
 from sparsegrad.ops.index import take_or_zero_p, take_p
@@ -65,6 +65,7 @@ for _op in (
     *(trig.sinh_p, trig.asinh_p, trig.atanh_p, trig.erf_p),
     *(activations.leaky_relu_p, activations.elu_p, activations.silu_p),
     *(activations.gelu_p, activations.gelu_tanh_p),
+    *(special.erfinv_p, composite.nan_to_num_p, unary.signbit_p),
 ):
     _entrywise(_op, linear=False)
 for _op, _at_zero in (

@@ -68,7 +68,17 @@ def polygamma_p(be: Any, x: Any, *, n: int) -> Any:
 
 
 erfc_p.defvjp(x=lambda g, x: g * (-2 / math.sqrt(math.pi) * exp_p(-(x * x))))
-erfinv_p.defvjp(x=lambda g, out: g * (math.sqrt(math.pi) / 2 * exp_p(out * out)))
+
+
+@primitive(fuse=True)
+def erfinv_grad_p(xp: Any, dy: Any, y: Any) -> Any:
+    return dy * (math.sqrt(math.pi) / 2 * xp.exp(y * y))
+
+
+erfinv_p.defvjp(x=lambda g, out: erfinv_grad_p(g, out))
+erfinv_grad_p.defvjp(
+    dy=lambda g, y: erfinv_grad_p(g, y), y=lambda g, dy, y: erfinv_grad_p(g * dy, y) * (2 * y)
+)
 lgamma_p.defvjp(x=lambda g, x: g * polygamma_p(x, n=0))
 polygamma_p.defvjp(x=lambda g, x, n: g * polygamma_p(x, n=n + 1))
 
@@ -174,7 +184,7 @@ def erfinv(x: Any) -> Any:
     >>> sg.erfinv(sg.tensor([0.0, 1.0]))
     tensor([ 0., inf])
     """
-    return erfinv_p(*_dense("erfinv", x))
+    return erfinv_p(as_argument("erfinv", x))
 
 
 def lgamma(x: Any) -> Any:

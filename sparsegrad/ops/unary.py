@@ -8,7 +8,7 @@ from typing import Any
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DensifyError
-from sparsegrad.ops.elementwise import cast, gt_p, lt_p, sign_p, where_p
+from sparsegrad.ops.elementwise import cast, eq_p, gt_p, lt_p, sign_p, where_p
 
 __all__ = [
     "ceil",
@@ -19,6 +19,8 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "isneginf",
+    "isposinf",
     "log10",
     "log1p",
     "log2",
@@ -27,6 +29,7 @@ __all__ = [
     "round",
     "rsqrt",
     "sign",
+    "signbit",
     "square",
     "trunc",
 ]
@@ -193,6 +196,11 @@ def isnan_p(xp: Any, x: Any) -> Any:
 @primitive
 def isinf_p(xp: Any, x: Any) -> Any:
     return xp.isinf(x)
+
+
+@primitive
+def signbit_p(xp: Any, x: Any) -> Any:
+    return xp.signbit(x) if dtypes.kind(x.dtype) == "f" else x < 0
 
 
 @primitive
@@ -385,6 +393,37 @@ def isinf(x: Any) -> Any:
     tensor([ True, False])
     """
     return isinf_p(x)
+
+
+def isposinf(x: Any) -> Any:
+    """Whether an element is +inf, as bool, same shape; a SparseTensor keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.isposinf(sg.tensor([float("inf"), float("-inf")]))
+    tensor([ True, False])
+    """
+    return eq_p(x, math.inf)
+
+
+def isneginf(x: Any) -> Any:
+    """Whether an element is -inf, as bool, same shape; a SparseTensor keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.isneginf(sg.tensor([float("inf"), float("-inf")]))
+    tensor([False,  True])
+    """
+    return eq_p(x, -math.inf)
+
+
+def signbit(x: Any) -> Any:
+    """Whether the sign of an element is a minus, that of -0.0 too, as bool, same shape; a
+    SparseTensor keeps its pattern.
+
+    >>> import sparsegrad as sg
+    >>> sg.signbit(sg.tensor([-0.0, 0.0, -2.0]))
+    tensor([ True, False,  True])
+    """
+    return signbit_p(x)
 
 
 def isfinite(x: Any) -> Any:

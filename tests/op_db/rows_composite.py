@@ -42,7 +42,10 @@ ROWS = [
     OpCase("logaddexp", sg.logaddexp, np.logaddexp, of((3, 4), (4,)), errors=(
         (lambda: sg.logaddexp(eye(), sg.ones(2)), TypeError, "logaddexp: needs a dense tensor"),)),
     OpCase("nan_to_num", lambda x: sg.nan_to_num(x, 7.0, 8.0, -9.0) ** 2, lambda x: np.nan_to_num(x, nan=7.0, posinf=8.0, neginf=-9.0) ** 2, fixed(INFINITE), order=0),
-    OpCase("nan_to_num[finite]", lambda x: sg.nan_to_num(x) ** 2, lambda x: x**2, of((3, 4))),
+    OpCase("nan_to_num[finite]", lambda x: sg.nan_to_num(x) ** 2, lambda x: x**2, of((3, 4)), "nan_to_num_p"),
+    OpCase("nan_to_num[sparse]", lambda a: sg.nan_to_num(sg.sqrt(a), nan=0.25), lambda a: np.where(a < 0, 0.25, np.sqrt(np.abs(a))), one_sparse, None, FORMATS, order=0),
+    OpCase("nansum[sparse]", lambda a, **kw: sg.nansum(sg.sqrt(a), **kw), lambda a, dim, keepdim=False: np.sqrt(np.maximum(a, 0)).sum(axis=dim, keepdims=keepdim), sparse_reductions, None, FORMATS, order=0),
+    OpCase("nansum[sparse,finite]", sg.nansum, ref_reduce(np.sum), sparse_reductions, None, FORMATS, bilinear=True, huge=lambda d: ((d.huge(),), {"dim": 1})),
     OpCase("nansum", lambda x: sg.nansum(x, 1), lambda x: np.nansum(x, 1), fixed(HOLES), order=0),
     OpCase("nansum[finite]", lambda x: sg.nansum(x * x, (0, 1), True), lambda x: (x * x).sum((0, 1), keepdims=True), of((3, 4))),
     OpCase("nanmean", lambda x: sg.nanmean(x, 0), lambda x: np.nanmean(x, 0), fixed(HOLES), order=0),

@@ -146,9 +146,10 @@ ROWS = [
     OpCase("clamp_grad", lambda dy, x: U.clamp_grad_p(dy, x, low=-0.6, high=0.6),
            lambda dy, x: dy * (np.abs(x) <= 0.6), same_shape, "clamp_grad_p"),
     *(OpCase(name, getattr(sg, name), ref, special, f"{name}_p", order=0) for name, ref in (
-        ("isnan", np.isnan), ("isinf", np.isinf), ("isfinite", np.isfinite), ("logical_not", np.logical_not))),
+        ("isnan", np.isnan), ("isinf", np.isinf), ("isfinite", np.isfinite), ("logical_not", np.logical_not), ("signbit", np.signbit))),
+    *(OpCase(name, getattr(sg, name), getattr(np, name), special, order=0) for name in ("isposinf", "isneginf")),
     *(OpCase(f"{name}[sparse]", getattr(sg, name), ref, one_sparse, None, FORMATS, order=0) for name, ref in (
-        ("isnan", np.isnan), ("isinf", np.isinf))),
+        ("isnan", np.isnan), ("isinf", np.isinf), ("signbit", np.signbit), ("isposinf", np.isposinf), ("isneginf", np.isneginf))),
     OpCase("atan2", sg.atan2, np.arctan2, binary_positive, "atan2_p"),
     OpCase("remainder", sg.remainder, np.remainder, no_wrap, "remainder_p"),
     OpCase("fmod", sg.fmod, np.fmod, no_wrap, "fmod_p"),

@@ -10,8 +10,9 @@ import numpy as np
 from scipy import special
 
 import sparsegrad as sg
-from op_db.case import FORMATS, Draw, OpCase
+from op_db.case import FORMATS, Draw, OpCase, Sparse
 from op_db.samples import *  # noqa: F403
+from sparsegrad.ops.special import erfinv_grad_p
 
 HOLES = np.array([[1.0, np.nan, 2.0, 0.7], [np.nan, np.nan, np.nan, np.nan], [0.5, -1.0, 3.0, 9.0]])
 WILD = np.array([1.0, np.nan, 0.0, -2.0])
@@ -79,6 +80,9 @@ ROWS = [
     OpCase("logit", sg.logit, lambda x: np.log(x / (1 - x)), lambda d: iter([((d.dense(3, 4, low=0.1, high=0.9),), {})])),
     OpCase("logit[eps]", lambda x: sg.logit(x, 0.1), lambda x: (lambda c: np.log(c / (1 - c)))(np.clip(x, 0.1, 0.9)), fixed(np.array([-0.5, 0.05, 0.3, 0.95, 2.0]))),
     OpCase("erfc", sg.erfc, special.erfc, unary, "erfc_p"),
+    OpCase("erfinv_grad", erfinv_grad_p, lambda dy, y: dy * np.sqrt(np.pi) / 2 * np.exp(y * y), lambda d: iter([((d.dense(3, 4), d.dense(3, 4, low=-1, high=1)), {})]), "erfinv_grad_p"),
+    OpCase("erfinv[sparse]", sg.erfinv, special.erfinv,
+           lambda d: (((Sparse(a.coords, a.values / 6, a.shape),), {}) for a in d.every_kind()), None, FORMATS),
     OpCase("erfinv", sg.erfinv, special.erfinv, lambda d: iter([((d.dense(3, 4, low=-0.9, high=0.9),), {})]), "erfinv_p"),
     OpCase("lgamma", sg.lgamma, special.gammaln, positive, "lgamma_p"),
     OpCase("digamma", sg.digamma, special.digamma, positive),

@@ -25,10 +25,7 @@ from sparsegrad.ops.reduce import (
     axes_of,
     axis_of,
     check_some,
-    log_softmax_p,
     logsumexp_p,
-    product,
-    softmax_p,
     sum_p,
 )
 from sparsegrad.ops.segment import (
@@ -38,6 +35,7 @@ from sparsegrad.ops.segment import (
     segment_logsumexp_p,
     segment_prod_p,
     segment_softmax_p,
+    segment_sum_p,
 )
 from sparsegrad.ops.segment_extreme import segment_first_p, take_chosen_p
 from sparsegrad.ops.segment_var import segment_var_p
@@ -46,8 +44,10 @@ from sparsegrad.ops.sparse_structure import apply_merge, coalesce, reorder_p, sp
 from sparsegrad.ops.statistics import argmin_p, var_p
 from sparsegrad.ops.unary import abs_power_p, root_p
 from sparsegrad.structure import plan_reduce
+from sparsegrad.structure.arrays import index_dtype
 from sparsegrad.structure.pattern import Pattern
 from sparsegrad.structure.plan import Sums
+from sparsegrad.structure.plan import coalesce as merged
 from sparsegrad.structure.plan_reduce import Candidates, Groups, Halvings
 from sparsegrad.tensor import Tensor
 
@@ -75,26 +75,56 @@ def _split(op: str, A: Any, dim: Any, keepdim: bool) -> _Split:
     )
 
 
-def _grouped(A: Any, left: tuple[int, ...], values: Any) -> tuple[Groups, Any]:
-    plan = plan_reduce.groups(A.pattern, left)
+def _grouped(A: Any, left: tuple[int, ...]) -> tuple[Pattern, Groups, Any]:
+    """The pattern of A with each entry once, how its entries are grouped, and the values so listed:
+    duplicates are summed and moved in one pass."""
+    if A.pattern.core.unique:
+        plan = plan_reduce.groups(A.pattern, left)
+        values = A.values if plan.moves is None else reorder_p(A.values, moves=plan.moves)
+        return A.pattern, plan, values
+    merge: Any = merged(A.pattern)
+    pattern, plan = merge.pattern, plan_reduce.groups(merge.pattern, left)
     if plan.moves is not None:
-        values = reorder_p(values, moves=plan.moves)
-    return plan, values
+        perm = plan.moves.perm
+        merge = A.pattern.cached(("listed", left), lambda: merge.listed(perm))
+    return pattern, plan, apply_merge(A.values, merge)
 
 
-def _in_runs(A: Any, split: _Split) -> tuple[Groups, Any, Any, int]:
-    """The plan of a reduction; values (nnz * each, *rest) and their runs, in which stands what is
+class _Runs(NamedTuple):
+    """Values (nnz * each, *rest) of a pattern without duplicates in runs, in which stands what is
     reduced inside the values too; how many elements an entry brings along."""
-    plan, values = _grouped(A, split.left, A.values)
+
+    pattern: Pattern
+    plan: Groups
+    values: Any
+    indptr: Any
+    each: int
+
+
+def _in_runs(A: Any, split: _Split) -> _Runs:
+    pattern, plan, values = _grouped(A, split.left)
     if not split.inner:
-        return plan, values, plan.indptr, 1
-    each = math.prod(values.shape[a] for a in split.inner)
-    order = sorted(range(values.ndim), key=lambda a: a > 0 and a not in split.inner)
+        return _Runs(pattern, plan, values, plan.indptr, 1)
+    values, each = _elements(values, split.inner)
+    key = ("runs of elements", split.left, each)
+    indptr = pattern.cached(key, lambda: plan.indptr * each)
+    return _Runs(pattern, plan, values, indptr, each)
+
+
+def _elements(values: Any, inner: tuple[int, ...]) -> tuple[Any, int]:
+    """Values (nnz, *D) as (nnz * each, *rest), what is reduced inside them side by side."""
+    each = math.prod(values.shape[a] for a in inner)
+    order = sorted(range(values.ndim), key=lambda a: a > 0 and a not in inner)
     if order != list(range(values.ndim)):
         values = permute_p(values, axes=tuple(order))
-    values = reshape_p(values, shape=(A.nnz * each, *values.shape[1 + len(split.inner) :]))
-    key = ("runs of elements", split.left, each)
-    return plan, values, A.pattern.cached(key, lambda: plan.indptr * each), each
+    return reshape_p(values, shape=(len(values) * each, *values.shape[1 + len(inner) :])), each
+
+
+def _every(pattern: Pattern, runs: int, each: int) -> Any:
+    """Offsets (runs + 1,) of runs of `each` elements."""
+    xp, dtype = pattern.core.backend.xp, index_dtype((), runs * each)
+    key = ("runs of", runs, each)
+    return pattern.cached(key, lambda: xp.arange(runs + 1, dtype=dtype) * dtype.type(each))
 
 
 def _placed(A: Any, split: _Split, plan: Groups | Candidates, out: Any) -> Any:
@@ -163,7 +193,7 @@ def sparse_mean(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
     dtype = total.dtype
     counts = A.pattern.cached(
         ("mean", split.left, inner, dtype),
-        lambda: (_counts(A, split) * inner).clip(1).astype(dtype),
+        lambda: (_counts(A.pattern, split) * inner).clip(1).astype(dtype),
     )
     counts = Tensor(counts)
     if getattr(total, "_is_sparse", False):
@@ -175,9 +205,8 @@ def sparse_mean(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
     return cast(out, total.dtype)
 
 
-def _counts(A: Any, split: _Split) -> Any:
-    xp = A.pattern.core.backend.xp
-    return xp.diff(plan_reduce.groups(A.pattern, split.left).indptr)
+def _counts(pattern: Pattern, split: _Split) -> Any:
+    return pattern.core.backend.xp.diff(plan_reduce.groups(pattern, split.left).indptr)
 
 
 def _once(A: Any) -> Any:
@@ -204,7 +233,7 @@ def sparse_var(
         out = var_p(A.values, axis=split.inner, correction=correction)
         return _entrywise(A, split, root_p(out, p=2) if root else out)
     if split.inner:
-        plan, values, indptr, each = _in_runs(A, split)
+        _, plan, values, indptr, each = _in_runs(A, split)
         runs = A.pattern.cached(("elements", split.left, each), lambda: Sums(None, indptr))
     else:
         plan, values = plan_reduce.groups(A.pattern, split.left), A.values
@@ -218,6 +247,7 @@ def sparse_first(
 ) -> tuple[Any, Any]:
     """Largest (or least) cells along one dimension, or of all, if `values` are asked for, and where
     the first of each is, as int64. Absent cells are zeros."""
+    dim = None if dim is None else axis_of(op, dim, A.ndim)
     split = _split(op, A, dim, keepdim)
     check_some(op, A, dim)
     A = _once(A)
@@ -229,7 +259,7 @@ def sparse_first(
         A = split_dense(A, A.dense_dim)
         if math.prod(A.shape) >= 2**63:
             raise ShapeError(f"{op}: positions in shape {A.shape} do not fit 64 bits; give a dim")
-    plan = plan_reduce.candidates(A.pattern, None if dim is None else dim % A.ndim)
+    plan = plan_reduce.candidates(A.pattern, dim)
     listed = take_or_zero_p(A.values, moves=plan.moves)
     out, at = segment_first_p(listed, rows=plan.rows, least=least)
     be = A.pattern.core.backend
@@ -243,62 +273,85 @@ def _taken(x: Any, at: Any, axis: int) -> Any:
     return take_chosen_p(lead, at=at.data[None])
 
 
-def _absent(A: Any, split: _Split, include_zeros: bool, each: int = 1) -> Any:
+def _absent(runs: _Runs, split: _Split, include_zeros: bool) -> Any:
     """How many absent zeros meet in each run (s,), of `each` for an absent entry."""
 
     def build() -> Any:
-        counts = _counts(A, split).astype("int64") * each
-        return min(split.cells * each, 1 << 62) - counts if include_zeros else counts * 0
+        counts = _counts(runs.pattern, split).astype("int64") * runs.each
+        return min(split.cells * runs.each, 1 << 62) - counts if include_zeros else counts * 0
 
-    return A.pattern.cached(("absent", split.left, include_zeros, each), build)
+    return runs.pattern.cached(("absent", split.left, include_zeros, runs.each), build)
 
 
 def sparse_extreme(
-    A: Any, dim: Any, keepdim: bool, include_zeros: bool, least: bool = False
+    A: Any,
+    dim: Any,
+    keepdim: bool,
+    include_zeros: bool,
+    least: bool = False,
+    magnitude: bool = False,
 ) -> Any:
-    """Largest (or least) cell, or stored entry without `include_zeros`."""
+    """Largest (or least) cell, or stored entry without `include_zeros`, or its magnitude."""
     op, name = ("amin", "minimum") if least else ("amax", "maximum")
-    A = _once(A)
     split = _split(op, A, dim, keepdim)
     if len(split.left) == A.sparse_dim:
+        A = abs_(_once(A)) if magnitude else _once(A)
         inside = amin_p if least else amax_p
         return _entrywise(A, split, inside(A.values, axis=split.inner))
-    plan, values, indptr, each = _in_runs(A, split)
-    if (each == 0 or (include_zeros and split.cells == 0)) and 0 not in split.shape:
+    runs = _in_runs(A, split)
+    if (runs.each == 0 or (include_zeros and split.cells == 0)) and 0 not in split.shape:
         raise ShapeError(f"{op}: no {name} over an empty dimension of shape {A.shape}")
-    absent = _absent(A, split, include_zeros, each)
+    absent = _absent(runs, split, include_zeros)
     run = segment_amin_p if least else segment_amax_p
-    return _placed(A, split, plan, run(values, indptr=indptr, absent=absent))
+    values = abs_(runs.values) if magnitude else runs.values
+    return _placed(A, split, runs.plan, run(values, indptr=runs.indptr, absent=absent))
 
 
 def sparse_prod(A: Any, dim: Any, keepdim: bool, include_zeros: bool) -> Any:
     """Product of all cells (0 where one is absent), or of stored entries without
     `include_zeros`."""
-    A = _once(A)
     split = _split("prod", A, dim, keepdim)
     if len(split.left) == A.sparse_dim:
-        return _entrywise(A, split, product(A.values, split.inner))
-    plan, values, indptr, each = _in_runs(A, split)
-    runs = A.pattern.cached(("product", split.left, each), lambda: Halvings(indptr))
+        A = _once(A)
+        return _entrywise(A, split, _product_inside(A, split.inner) if split.inner else A.values)
+    runs = _in_runs(A, split)
+    pattern, indptr = runs.pattern, runs.indptr
+    steps = pattern.cached(("product", split.left, runs.each), lambda: Halvings(indptr))
     if include_zeros:
-        zeros = _absent(A, split, include_zeros, each)
+        zeros = _absent(runs, split, include_zeros)
     else:  # and what has no stored entry is 0
-        zeros = A.pattern.cached(
-            ("none", split.left), lambda: (_counts(A, split) == 0).astype("int64")
+        zeros = pattern.cached(
+            ("none", split.left), lambda: (_counts(pattern, split) == 0).astype("int64")
         )
-    return _placed(A, split, plan, segment_prod_p(values, runs=runs, zeros=zeros))
+    return _placed(A, split, runs.plan, segment_prod_p(runs.values, runs=steps, zeros=zeros))
+
+
+def _product_inside(A: Any, inner: tuple[int, ...]) -> Any:
+    values, each = _elements(A.values, inner)
+    count, xp = len(A.values), A.pattern.core.backend.xp
+    runs = A.pattern.cached(
+        ("product inside", count, each), lambda: Halvings(_every(A.pattern, count, each))
+    )
+    zeros = A.pattern.cached(("no zeros", count), lambda: xp.zeros(count, "int64"))
+    return segment_prod_p(values, runs=runs, zeros=zeros)
 
 
 def sparse_norm(A: Any, p: float, dim: Any, keepdim: bool) -> Any:
     """The p-norm of the cells; absent ones add nothing to it."""
-    A = _once(A)
     if p == math.inf:
-        return sparse_extreme(abs_(A), dim, keepdim, include_zeros=False)
+        return sparse_extreme(A, dim, keepdim, include_zeros=False, magnitude=True)
     if p <= 0:
         raise ValueError(f"norm: p must be positive for a sparse tensor, got {p}")
     if p == 1:
-        return sparse_sum(abs_(A), dim, keepdim)
-    total = sparse_sum(A.with_values(abs_power_p(A.values, p=p)), dim, keepdim)
+        return sparse_sum(abs_(_once(A)), dim, keepdim)
+    split = _split("norm", A, dim, keepdim)
+    if split.inner and len(split.left) < A.sparse_dim:  # across entries and inside them at once
+        runs = _in_runs(A, split)
+        powers = segment_sum_p(abs_power_p(runs.values, p=p), indptr=runs.indptr)
+        total = _placed(A, split, runs.plan, powers)
+    else:
+        A = _once(A)
+        total = sparse_sum(A.with_values(abs_power_p(A.values, p=p)), dim, keepdim)
     if getattr(total, "_is_sparse", False):
         return total.with_values(root_p(total.values, p=p))
     return root_p(total, p=p)
@@ -307,35 +360,39 @@ def sparse_norm(A: Any, p: float, dim: Any, keepdim: bool) -> Any:
 # ---- over stored entries -----------------------------------------------------------------------
 def sparse_logsumexp(A: Any, dim: Any, keepdim: bool) -> Any:
     """log(sum(exp)) of stored entries: absent ones count as minus infinity; 0 where none is."""
-    A = _once(A)
     split = _split("logsumexp", A, dim, keepdim)
     if len(split.left) == A.sparse_dim:
+        A = _once(A)
         return _entrywise(A, split, logsumexp_p(A.values, axis=split.inner))
-    plan, values, indptr, _ = _in_runs(A, split)
-    return _placed(A, split, plan, segment_logsumexp_p(values, indptr=indptr))
+    runs = _in_runs(A, split)
+    return _placed(A, split, runs.plan, segment_logsumexp_p(runs.values, indptr=runs.indptr))
 
 
 def sparse_softmax(A: Any, dim: int) -> Any:
     """Softmax over the stored entries along one dimension."""
-    return _along(A, dim, "softmax", segment_softmax_p, softmax_p)
+    return _along(A, dim, "softmax", segment_softmax_p)
 
 
 def sparse_log_softmax(A: Any, dim: int) -> Any:
     """Logarithm of the softmax over the stored entries along one dimension."""
-    return _along(A, dim, "log_softmax", segment_log_softmax_p, log_softmax_p)
+    return _along(A, dim, "log_softmax", segment_log_softmax_p)
 
 
-def _along(A: Any, dim: int, name: str, run: Callable[..., Any], inside: Callable[..., Any]) -> Any:
+def _along(A: Any, dim: int, name: str, run: Callable[..., Any]) -> Any:
     axis = axis_of(name, dim, A.ndim)
-    A = _once(A)
-    if axis >= A.sparse_dim:
-        return wrap(inside(A.values, axis=axis - A.sparse_dim + 1), A.pattern)
+    if axis >= A.sparse_dim:  # each row of elements is a run
+        A = _once(A)
+        shape, at = A.values.shape, axis - A.sparse_dim + 1
+        count = math.prod(shape[:at])
+        values = reshape_p(A.values, shape=(count * shape[at], *shape[at + 1 :]))
+        out = run(values, indptr=_every(A.pattern, count, shape[at]))
+        return wrap(reshape_p(out, shape=shape), A.pattern)
     left = tuple(d for d in range(A.sparse_dim) if d != axis)
-    plan, values = _grouped(A, left, A.values)
+    pattern, plan, values = _grouped(A, left)
     out = run(values, indptr=plan.indptr)
     if plan.moves is not None:
         out = reorder_p(out, moves=plan.moves.back)
-    return wrap(out, A.pattern)
+    return wrap(out, pattern)
 
 
 from sparsegrad.sparse_tensor import wrap  # noqa: E402  (the one import cycle)

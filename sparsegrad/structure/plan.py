@@ -16,7 +16,7 @@ import numpy as np
 from sparsegrad import backends
 from sparsegrad.device import Device
 from sparsegrad.errors import ShapeError, memory_for
-from sparsegrad.structure.arrays import Array, Moves, index_dtype
+from sparsegrad.structure.arrays import Array, Moves, Runs, index_dtype
 from sparsegrad.structure.core import Core, Order
 from sparsegrad.structure.pattern import Pattern
 
@@ -100,6 +100,13 @@ class Merge(Sums):
     def __init__(self, pattern: Pattern, perm: Array, indptr: Array) -> None:
         super().__init__(perm, indptr)
         self.pattern = pattern
+
+    def listed(self, order: Array) -> Sums:
+        """The same sums in another order, a permutation of theirs: summed and moved in one pass."""
+        starts, offsets = backends.for_array(order).line_runs(self.indptr, order)
+        at, dtype = Runs(starts, offsets).positions, self.indptr.dtype
+        perm = at if self.perm is None else self.perm[at]
+        return Sums(perm.astype(dtype, copy=False), offsets.astype(dtype, copy=False))
 
 
 class Intersection(NamedTuple):

@@ -201,8 +201,7 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaMoments,
         """Permutation and sorted ids."""
 
         def build() -> tuple[Array, Array]:
-            perm, listed = _listed(coalesce.sort_order(_stacked((ids,)), (n,)), ids)
-            return perm, listed
+            return coalesce.listed_ids(coalesce.sort_order(_stacked((ids,)), (n,)), ids)
 
         return self._kept(ids, n, build)
 
@@ -382,10 +381,6 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaMoments,
 
 
 _same = cupy.ReductionKernel("T a, T b", "bool out", "a == b", "a && b", "out = a", "1", "sg_same")
-
-_listed = cupy.ElementwiseKernel(
-    "int64 place, raw I ids", "I perm, I listed", "perm = place; listed = ids[place];", "sg_listed"
-)
 
 _of_ids: dict[tuple[int, int], tuple[weakref.ref[Array], Any, Any]] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -18,6 +19,7 @@ from sparsegrad.backends.cuda_kernels import (
 
 __all__ = [
     "coalesce_check",
+    "listed_ids",
     "runs",
     "segment_sum",
     "sort_order",
@@ -72,6 +74,24 @@ def sort_order(indices: Array, shape: tuple[int, ...]) -> Array:
     return cupy.argsort(key)
 
 
+def listed_ids(order: Array, ids: Array) -> tuple[Array, Array]:
+    """The permutation `order` (e,) in the dtype of the ids (e,), and the ids listed by it."""
+    perm, found = _listing()(order, ids)
+    return perm, found
+
+
+@cache
+def _listing() -> Any:
+    import cupy
+
+    return cupy.ElementwiseKernel(
+        "int64 place, raw I ids",
+        "I perm, I found",
+        "perm = place; found = ids[place];",
+        "sg_listed",
+    )
+
+
 def runs(indices: Array) -> tuple[Array, Array]:
     """Distinct ones of the sorted positions `indices` (ndim, nnz): (ndim, u), and where the run of
     each begins: (u + 1,). Waits once for the device, to learn how many there are."""
@@ -105,13 +125,10 @@ def touched(indices: Array, n: int) -> tuple[Array, Array, Array, Array]:
     """Distinct ones of the indices (1, e), the permutation that sorts them, where the run of each
     begins, and how many there are, (1,): known to the device only, so that nothing waits. The
     first has room for e, the third for e + 1."""
-    import cupy
-
-    perm = sort_order(indices, (n,))
-    listed = cupy.take(indices, perm, axis=1)
-    upto = _run_numbers(listed)
-    found, start = _listed_runs(listed, upto, indices.shape[1])
-    return found[0], perm.astype(indices.dtype, copy=False), start, upto[-1:]
+    perm, ids = listed_ids(sort_order(indices, (n,)), indices[0])
+    upto = _run_numbers(ids[None])
+    found, start = _listed_runs(ids[None], upto, indices.shape[1])
+    return found[0], perm, start, upto[-1:]
 
 
 def touched_tables(ids: Array, bound: int) -> list[tuple[Array, Array, Array, Array]]:

@@ -41,7 +41,7 @@ from sparsegrad.ops.segment_extreme import segment_first_p, take_chosen_p
 from sparsegrad.ops.segment_var import segment_var_p
 from sparsegrad.ops.shape import permute_p, reshape_p
 from sparsegrad.ops.sparse_structure import apply_merge, coalesce, reorder_p, split_dense
-from sparsegrad.ops.statistics import argmin_p, var_p
+from sparsegrad.ops.statistics import argmin_p
 from sparsegrad.ops.unary import abs_power_p, root_p
 from sparsegrad.structure import plan_reduce
 from sparsegrad.structure.arrays import index_dtype
@@ -230,8 +230,11 @@ def sparse_var(
             " result would become nan or inf; write A.to_dense()"
         )
     if entrywise:
-        out = var_p(A.values, axis=split.inner, correction=correction)
-        return _entrywise(A, split, root_p(out, p=2) if root else out)
+        values, each = _elements(A.values, split.inner)
+        indptr = _every(A.pattern, len(A.values), each)
+        runs = A.pattern.cached(("inside", len(A.values), each), lambda: Sums(None, indptr))
+        out = segment_var_p(values, runs=runs, cells=cells, free=free, root=root)
+        return _entrywise(A, split, out)
     if split.inner:
         _, plan, values, indptr, each = _in_runs(A, split)
         runs = A.pattern.cached(("elements", split.left, each), lambda: Sums(None, indptr))

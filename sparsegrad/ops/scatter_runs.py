@@ -9,9 +9,9 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.ops.binary import floor_divide
 from sparsegrad.ops.elementwise import cast, where_p
 from sparsegrad.ops.index import take_p
-from sparsegrad.ops.scattering import along, axis_and_index, cut_to, flat_positions
+from sparsegrad.ops.scattering import along, axis_and_index, cut_to, flat_positions, slices_of
 from sparsegrad.ops.segment import segment_amax_p, segment_amin_p, segment_sum_p
-from sparsegrad.ops.shape import as_argument, cat_p, reshape_p
+from sparsegrad.ops.shape import as_argument, cat_p, reshape_p, transpose
 
 __all__ = ["index_reduce", "scatter_reduce"]
 
@@ -19,15 +19,15 @@ _REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 
 
 class _Runs(NamedTuple):
-    """Elements in the order of the places they go to."""
+    """Elements, or rows, in the order of the places they go to."""
 
-    places: Any  # (s,) row-major positions, rising
+    places: Any  # (s,) rising
     order: Any  # (e,) which element comes next
     offsets: Any  # (s + 1,) where the run of a place begins
 
 
 def _runs(xp: Any, flat: Any, with_own: bool) -> _Runs:
-    """Runs of elements that go to positions `flat` (e,); `with_own` puts before these elements one
+    """Runs of elements that go to places `flat` (e,); `with_own` puts before these elements one
     for each place, which comes first in its run."""
     places, which = xp.unique(flat, return_inverse=True)
     if with_own:
@@ -54,7 +54,7 @@ def _products(be: Any, values: Any, offsets: Any) -> Any:
         left = offsets[run] + 2 * pair
         paired = 2 * pair + 1 < counts[run]
         right = take_p(values, index=xp.where(paired, left + 1, left))
-        values = take_p(values, index=left) * where_p(right, 1, mask=paired)
+        values = take_p(values, index=left) * where_p(right, 1, mask=_beside(paired, values))
         counts, offsets = halved, half
     return values
 
@@ -69,7 +69,7 @@ def _reduced(be: Any, values: Any, offsets: Any, reduce: str) -> Any:
         total = segment_sum_p(values, indptr=offsets)
         if reduce == "sum":
             return total
-        counts = Tensor(xp.diff(offsets).astype(values.dtype))
+        counts = Tensor(_beside(xp.diff(offsets), values).astype(values.dtype))
         return floor_divide(total, counts) if values.dtype.kind in "iu" else total / counts
     absent = xp.zeros(offsets.size - 1, dtype="int64")
     if reduce == "amax":
@@ -77,26 +77,36 @@ def _reduced(be: Any, values: Any, offsets: Any, reduce: str) -> Any:
     return segment_amin_p(values, indptr=offsets, absent=absent)
 
 
-def _scattered(op: str, x: Any, axis: int, ids: Any, src: Any, reduce: str, own: bool) -> Any:
+def _beside(each: Any, rows: Any) -> Any:
+    """One number a row (n,), as it meets rows (n, *D)."""
+    return each.reshape(-1, *(1,) * (rows.ndim - 1))
+
+
+def _scattered(op: str, x: Any, ids: Any, src: Any, reduce: str, own: bool) -> Any:
+    """x (n, *D) with src (e, *D) brought together in the rows `ids` (e,)."""
     if reduce not in _REDUCTIONS:
         raise ValueError(f"{op}: reduce must be one of {_REDUCTIONS}, got {reduce!r}")
     if not ids.size:
         return x
     be = backends.for_array(ids)
     xp = be.xp
-    runs = _runs(xp, flat_positions(xp, ids, axis, tuple(x.shape)), own)
-    elements = reshape_p(cast(src, x.dtype), shape=(-1,))
+    runs = _runs(xp, ids, own)
+    elements = cast(src, x.dtype)
     if own:
-        held = take_p(reshape_p(x, shape=(-1,)), index=runs.places)
-        elements = cat_p(held, elements, axis=0)
+        elements = cat_p(take_p(x, index=runs.places), elements, axis=0)
     wide = cast(elements, dtypes.accumulator(x.dtype))
     found = _reduced(be, take_p(wide, index=runs.order), runs.offsets, reduce)
-    slot = xp.zeros(x.data.size, dtype="int64")
+    slot = xp.zeros(len(x.data), dtype="int64")
     slot[runs.places] = xp.arange(runs.places.size)
-    changed = xp.zeros(x.data.size, dtype=bool)
+    changed = xp.zeros(len(x.data), dtype=bool)
     changed[runs.places] = True
-    spread = reshape_p(take_p(cast(found, x.dtype), index=slot), shape=x.shape)
-    return where_p(spread, x, mask=changed.reshape(x.shape))
+    return where_p(take_p(cast(found, x.dtype), index=slot), x, mask=_beside(changed, x))
+
+
+def _in_slices(op: str, x: Any, axis: int, ids: Any, src: Any, reduce: str, own: bool) -> Any:
+    """`_scattered` along an axis."""
+    rows, parts = transpose(x, 0, axis), transpose(src, 0, axis)
+    return transpose(_scattered(op, rows, ids, parts, reduce, own), 0, axis)
 
 
 # ---- public names ------------------------------------------------------------------------------
@@ -121,9 +131,16 @@ def scatter_reduce(
     tensor([3., 1., 6.])
     """
     x = as_argument("scatter_reduce", x)
+    slices = slices_of("scatter_reduce", x, dim, index)
+    if slices is not None:
+        src = cut_to("scatter_reduce", src, tuple(index.shape))
+        return _in_slices("scatter_reduce", x, *slices, src, reduce, include_self)
     axis, ids = along("scatter_reduce", x, dim, index)
-    src = cut_to("scatter_reduce", src, ids.shape)
-    return _scattered("scatter_reduce", x, axis, ids, src, reduce, include_self)
+    src = reshape_p(cut_to("scatter_reduce", src, ids.shape), shape=(-1,))
+    flat = flat_positions(backends.for_array(ids).xp, ids, axis, tuple(x.shape))
+    elements = reshape_p(x, shape=(-1,))
+    out = _scattered("scatter_reduce", elements, flat, src, reduce, include_self)
+    return reshape_p(out, shape=x.shape)
 
 
 def index_reduce(
@@ -143,6 +160,4 @@ def index_reduce(
     expected = (*x.shape[:axis], ids.size, *x.shape[axis + 1 :])
     if tuple(source.shape) != expected:
         raise ShapeError(f"index_reduce: source must have shape {expected}, got {source.shape}")
-    ids = ids.reshape([-1 if d == axis else 1 for d in range(x.ndim)])
-    ids = backends.for_array(ids).xp.broadcast_to(ids, expected)
-    return _scattered("index_reduce", x, axis, ids, source, reduce, include_self)
+    return _in_slices("index_reduce", x, axis, ids, source, reduce, include_self)

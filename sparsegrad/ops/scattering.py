@@ -118,6 +118,20 @@ def along(op: str, x: Any, dim: int, index: Any) -> tuple[int, Any]:
     return axis, ids
 
 
+def slices_of(op: str, x: Any, dim: int, index: Any) -> tuple[int, Any] | None:
+    """The axis, and the ids (k,) along it of an index that repeats them along all other dimensions
+    of x, without copies, as `ids.unsqueeze(1).expand(-1, d)` does; None for another index."""
+    axis = as_axis(op, dim, x.ndim)
+    ids = index.data if hasattr(index, "_requires_grad") else index
+    if x.ndim < 2 or getattr(ids, "ndim", -1) != x.ndim or not hasattr(ids, "strides"):
+        return None
+    others = [d for d in range(x.ndim) if d != axis]
+    if any(ids.shape[d] != x.shape[d] or ids.strides[d] or not x.shape[d] for d in others):
+        return None
+    one = ids[tuple(slice(None) if d == axis else 0 for d in range(x.ndim))]
+    return axis, _index(op, x, one, x.shape[axis])
+
+
 def axis_and_index(op: str, x: Any, dim: int, index: Any) -> tuple[int, Any]:
     """The axis, and an index (k,) along it."""
     axis = as_axis(op, dim, x.ndim)
@@ -207,6 +221,11 @@ def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
     tensor([2., 0., 4.])
     """
     x = as_argument("scatter_add", x)
+    slices = slices_of("scatter_add", x, dim, index)
+    if slices is not None:
+        axis, ids = slices
+        src = transpose(cast(cut_to("scatter_add", src, tuple(index.shape)), x.dtype), 0, axis)
+        return transpose(add_rows_p(transpose(x, 0, axis), src, index=ids), 0, axis)
     axis, ids = along("scatter_add", x, dim, index)
     src = cast(cut_to("scatter_add", src, ids.shape), x.dtype)
     return x + put_along_p(src, index=ids, axis=axis, shape=tuple(x.shape))

@@ -37,6 +37,12 @@ def ref_scatter(
     return out
 
 
+def slices(x: Any, axis: int) -> np.ndarray:
+    """Ids along an axis, repeated along all others without copies."""
+    ids = np.array([1, 4, 1, 0]).reshape([-1 if d == axis % x.ndim else 1 for d in range(x.ndim)])
+    return np.broadcast_to(ids, [4 if d == axis % x.ndim else n for d, n in enumerate(x.shape)])
+
+
 def ref_reduce_at(
     x: np.ndarray, axis: int, index: np.ndarray, src: np.ndarray, fn: Any, own: bool
 ) -> np.ndarray:
@@ -103,6 +109,15 @@ ROWS = [
     *(OpCase(f"scatter_reduce[{how},{axis},{own}]", lambda x, s, i=i, axis=axis, how=how, own=own: sg.scatter_reduce(x, axis, i, s, how, include_self=own),
              lambda x, s, i=i, axis=axis, fn=fn, own=own: ref_reduce_at(x, axis, i, s, fn, own), of((3, 4), (3, 4)))
       for how, fn in (("sum", np.sum), ("prod", np.prod), ("mean", np.mean), ("amax", np.max), ("amin", np.min)) for axis, i in ((0, I1), (1, I2)) for own in (True, False)),
+    *(OpCase(f"scatter_reduce[{how},{axis},slices]", lambda x, s, axis=axis, how=how: sg.scatter_reduce(x, axis, slices(x, axis), s, how),
+             lambda x, s, axis=axis, fn=fn: ref_reduce_at(x, axis, slices(x, axis), s, fn, True), of(*sizes))
+      for how, fn in (("sum", np.sum), ("prod", np.prod), ("mean", np.mean), ("amax", np.max), ("amin", np.min))
+      for axis, sizes in ((0, ((5, 2), (4, 3))), (1, ((2, 5, 2), (2, 4, 2))))),
+    *(row(f"scatter_add[{axis},slices]", lambda x, s, axis=axis: sg.scatter_add(x, axis, slices(x, axis), s),
+          lambda x, s, axis=axis: ref_reduce_at(x, axis % x.ndim, slices(x, axis), s, np.sum, True), of(*sizes), errors=(
+        (lambda: sg.scatter_add(sg.ones(2, 2), 0, slices(np.ones((2, 2)), 0), sg.ones(4, 2)), sg.PatternError, "scatter_add: index: index 4 at position 1"),
+        (lambda: sg.scatter_add(sg.ones(5, 2), 0, slices(np.ones((5, 2)), 0), sg.ones(3, 2)), sg.ShapeError, "scatter_add: src must cover the index"),))
+      for axis, sizes in ((0, ((5, 2), (4, 3))), (1, ((2, 5, 2), (2, 4, 2))), (-1, ((2, 5), (3, 4))))),
     OpCase("scatter_reduce[zeros]", lambda x, s: sg.scatter_reduce(x, 0, np.array([[1], [1], [1], [1]]), s, "prod"),
            lambda x, s: ref_reduce_at(x, 0, np.array([[1], [1], [1], [1]]), s, np.prod, True), lambda d: iter([((d.dense(3, 1), np.array(s)[:, None]), {}) for s in ([0.0, 2, 3, 4], [0.0, 2, 0, 4])]), errors=(
         (lambda: sg.scatter_reduce(sg.ones(3), 0, [0], sg.ones(1), "max"), ValueError, "scatter_reduce: reduce must be one of"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ from sparsegrad import memory
 from sparsegrad.backends import joins
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
-from sparsegrad.backends.cpu_jit_calls import tasks_of
-from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous, launch
+from sparsegrad.backends.cpu_jit_calls import kernel_of, tasks_of
+from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_places import close_gaps, row_cuts, running
 from sparsegrad.dtypes import accumulator, kind
 
@@ -47,7 +46,7 @@ class CpuJitProducts(Cpu):
         arrays = [contiguous(x, index) for lines in sides for x in lines]
         starts = running(_work(arrays[0], arrays[1], arrays[2]))
         cuts, counts = row_cuts(starts + np.arange(m + 1)), np.empty(m, np.int64)
-        kernel = _kernel("product_pattern", index)
+        kernel = kernel_of("product_pattern", index)
         all_fit = pairs <= _MOST_PAIRS
         if not all_fit:  # count first
             args = (cuts, n, *arrays, False, starts, counts, np.empty(0, index))
@@ -109,7 +108,7 @@ class CpuJitProducts(Cpu):
         name = "product_scatter" if way == "mask" else "product_gather"
         name = "product_sum" if complete else name
         args = (cuts, width, *arrays, *values, out)
-        launch(_kernel(name, wide, index), args, cuts.size - 1, pairs)
+        launch(kernel_of(name, wide, index), args, cuts.size - 1, pairs)
         at = sides[2][2]
         if at is not None:
             listed = np.empty_like(out)
@@ -147,7 +146,7 @@ class CpuJitProducts(Cpu):
             out,
             entry,
         )
-        launch(_kernel("spmm_extreme", wide, index), args, cuts.size - 1, work)
+        launch(kernel_of("spmm_extreme", wide, index), args, cuts.size - 1, work)
         if positions is not None:
             entry = np.where(entry < 0, -1, positions[entry])
         shape = (m, *x.shape[1:])
@@ -158,16 +157,5 @@ def _work(indptr: Array, cols: Array, r_indptr: Array) -> Array:
     """Pairs of entries (m,) that each row of a product sums."""
     work, tasks = np.empty(indptr.size - 1, np.int64), tasks_of(cols.size)
     args = (tasks, indptr, cols, r_indptr, work)
-    launch(_kernel("product_work", indptr.dtype), args, tasks, 2 * cols.size)
+    launch(kernel_of("product_work", indptr.dtype), args, tasks, 2 * cols.size)
     return work
-
-
-@cache
-def _load(name: str) -> Kernel:
-    from sparsegrad.backends import cpu_jit_kernels_product
-
-    return getattr(cpu_jit_kernels_product, name)
-
-
-def _kernel(name: str, *dtypes: np.dtype) -> Any:
-    return _load(name)[dtypes]

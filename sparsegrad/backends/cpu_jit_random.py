@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
+from sparsegrad.backends.cpu_jit_calls import kernel_of
 from sparsegrad.backends.cpu_jit_launch import launch
 from sparsegrad.backends.philox import UNIFORM_BITS, threshold
 from sparsegrad.dtypes import accumulator
@@ -72,20 +72,13 @@ class CpuJitRandom(Cpu):
         return out.reshape(x.shape)
 
 
-@cache
-def _kernels() -> Any:
-    from sparsegrad.backends import cpu_jit_kernels_random
-
-    return cpu_jit_kernels_random
-
-
 def _fill(
     name: str, work: int, seed: int, offset: int, *args: Any, dtypes: tuple[np.dtype, ...] = ()
 ) -> None:
     """Run a kernel whose last argument is the flat array that it writes."""
     tasks = max(1, args[-1].size // _GRAIN)
     head = (tasks, seed & 0xFFFFFFFF, seed >> 32, _signed(offset))
-    launch(getattr(_kernels(), name)[dtypes], (*head, *args), tasks, work)
+    launch(kernel_of(name, *dtypes), (*head, *args), tasks, work)
 
 
 def _signed(n: int) -> int:

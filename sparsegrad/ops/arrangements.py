@@ -9,7 +9,7 @@ from typing import Any
 
 from sparsegrad import backends
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.composite import diag_embed
+from sparsegrad.ops.composite import dense_argument, diag_embed
 from sparsegrad.ops.elementwise import cast, where_p
 from sparsegrad.ops.index import take_p
 from sparsegrad.ops.questions import numel
@@ -241,7 +241,7 @@ def diagflat(x: Any, offset: int = 0) -> Any:
     tensor([[1, 0],
             [0, 2]])
     """
-    return diag_embed(reshape_p(as_argument("diagflat", x), shape=(-1,)), offset)
+    return diag_embed(reshape_p(dense_argument("diagflat", x), shape=(-1,)), offset)
 
 
 def cartesian_prod(*tensors: Any) -> Any:

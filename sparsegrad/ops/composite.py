@@ -152,6 +152,7 @@ def nansum(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) ->
     tensor(3.)
     """
     x = as_argument("nansum", x)
+    axes_of("nansum", dim, x.ndim)
     x = cast(x, dtype or (dtypes.int64 if x.dtype.kind in "biu" else x.dtype))
     if dtypes.kind(x.dtype) == "f":
         x = nan_to_num_p(x, nan=0.0, high=math.inf, low=-math.inf)
@@ -214,7 +215,7 @@ def corrcoef(x: Any) -> Any:
     tensor([[ 1., -1.],
             [-1.,  1.]])
     """
-    found = cov(x)
+    found = cov(dense_argument("corrcoef", x))
     if not found.ndim:
         return found / found
     each = range(found.shape[0])

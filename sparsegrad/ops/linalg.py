@@ -549,7 +549,7 @@ def multi_dot(tensors: Sequence[Any]) -> Any:
             f"multi_dot: expected at least two matrices, vectors at the ends, got "
             f"{[tuple(t.shape) for t in tensors]}"
         )
-    if any(t._is_sparse for t in tensors):
+    if any(getattr(t, "_is_sparse", False) for t in tensors):
         return product_of(tensors)
     labels = string.ascii_letters
     terms = [labels[i : i + 2] for i in range(n)]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.ops.composite import logaddexp
+from sparsegrad.ops.composite import dense_argument, logaddexp
 from sparsegrad.ops.elementwise import cast
 from sparsegrad.ops.reduce import one_axis
 from sparsegrad.ops.scattering import gather_p
@@ -103,7 +103,7 @@ def logcumsumexp(x: Any, dim: int) -> Any:
     >>> sg.logcumsumexp(sg.tensor([1000.0, 0.0]), 0)
     tensor([1000., 1000.])
     """
-    x = as_argument("logcumsumexp", x)
+    x = dense_argument("logcumsumexp", x)
     flat, axis = one_axis("logcumsumexp", x, dim)
     if flat.dtype.kind in "biu":
         flat = cast(flat, dtypes.get_default_dtype())
@@ -113,7 +113,7 @@ def logcumsumexp(x: Any, dim: int) -> Any:
 
 
 def _extremes(op: str, x: Any, dim: int, largest: bool) -> ScanResult:
-    x = as_argument(op, x)
+    x = dense_argument(op, x)
     flat, axis = one_axis(op, x, dim)
     index = argcummax_p(flat, axis=axis, largest=largest)
     values = gather_p(flat, index=index.data, axis=axis)

@@ -182,6 +182,10 @@ def gather(x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
                  (0, 0): 1., (1, 1): 1.)
     """
     x = as_argument("gather", x)
+    slices = None if sparse_grad else slices_of("gather", x, dim, index)
+    if slices is not None:
+        axis, ids = slices
+        return getitem_p(x, index=(*[slice(None)] * axis, ids))
     axis, ids = along("gather", x, dim, index)
     return gather_p(x, index=ids, axis=axis, sparse=sparse_grad)
 
@@ -264,9 +268,7 @@ def _combined(x: Any, dim: int, ids: Any, src: Any, reduce: str) -> Any:
 
 def _slices(op: str, x: Any, dim: int, index: Any, source: Any) -> tuple[int, Any, Any]:
     """The axis, an index (k,), and slices (k, ...) with that axis first."""
-    from sparsegrad.tensor import as_tensor
-
-    source = as_tensor(source)
+    source = dense_argument(op, source)
     axis, ids = axis_and_index(op, x, dim, index)
     expected = (*x.shape[:axis], ids.size, *x.shape[axis + 1 :])
     if tuple(source.shape) != expected:
@@ -337,7 +339,7 @@ def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> An
     tensor([[0., 5.],
             [0., 6.]])
     """
-    x = as_argument("index_put", x)
+    x = dense_argument("index_put", x)
     from sparsegrad.tensor import as_tensor
 
     be = backends.for_array(x.data)

@@ -14,7 +14,7 @@ from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.composite import dense_argument
 from sparsegrad.ops.reduce import axis_of, one_axis, sum_p
 from sparsegrad.ops.scattering import gather_p
-from sparsegrad.ops.shape import as_argument, reshape_p, slice_p
+from sparsegrad.ops.shape import reshape_p, slice_p
 from sparsegrad.ops.statistics import picked
 
 __all__ = ["SortResult", "argsort", "kthvalue", "median", "sort", "topk", "unique"]
@@ -66,7 +66,7 @@ def argsort(x: Any, dim: int = -1, descending: bool = False, stable: bool = True
     >>> sg.argsort(sg.tensor([3.0, 1.0, 2.0]))
     tensor([1, 2, 0])
     """
-    x = as_argument("argsort", x)
+    x = dense_argument("argsort", x)
     flat, axis = one_axis("argsort", x, dim)
     return reshape_p(argsort_p(flat, axis=axis, descending=descending), shape=x.shape)
 
@@ -79,7 +79,7 @@ def sort(x: Any, dim: int = -1, descending: bool = False, stable: bool = True) -
     >>> sg.sort(sg.tensor([3.0, 1.0, 2.0]), descending=True)
     SortResult(values=tensor([3., 2., 1.]), indices=tensor([0, 2, 1]))
     """
-    x = as_argument("sort", x)
+    x = dense_argument("sort", x)
     flat, axis = one_axis("sort", x, dim)
     order = argsort_p(flat, axis=axis, descending=descending)
     values = gather_p(flat, index=order.data, axis=axis)
@@ -96,7 +96,7 @@ def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = Tru
     >>> sg.topk(sg.tensor([3.0, 1.0, 2.0]), 2)
     SortResult(values=tensor([3., 2.]), indices=tensor([0, 2]))
     """
-    x = as_argument("topk", x)
+    x = dense_argument("topk", x)
     flat, axis = one_axis("topk", x, dim)
     if not 0 <= k <= flat.shape[axis]:
         raise ShapeError(f"topk: k must lie in [0, {flat.shape[axis]}], got {k}")
@@ -115,7 +115,7 @@ def kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> SortResult
     >>> sg.kthvalue(sg.tensor([3.0, 1.0, 2.0]), 2)
     SortResult(values=tensor(2.), indices=tensor(2))
     """
-    x = as_argument("kthvalue", x)
+    x = dense_argument("kthvalue", x)
     flat, axis = one_axis("kthvalue", x, dim)
     if not 1 <= k <= flat.shape[axis]:
         raise ShapeError(f"kthvalue: k must lie in [1, {flat.shape[axis]}], got {k}")
@@ -132,7 +132,7 @@ def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     >>> sg.median(sg.tensor([4.0, 1.0, 3.0, 2.0]))
     tensor(2.)
     """
-    x = as_argument("median", x)
+    x = dense_argument("median", x)
     if dim is None:
         flat = reshape_p(x, shape=(-1,))
         if not flat.shape[0] and x.dtype.kind not in "biu":

@@ -57,6 +57,6 @@ def sparse_einsum(equation: str, tensors: Sequence[Any], inputs: list[str], outp
 def product_of(tensors: Sequence[Any]) -> Any:
     """The product of a chain, begun at the end that is a vector or dense, else at the first."""
     last = tensors[-1]
-    if last.ndim == 1 or not last._is_sparse:
+    if last.ndim == 1 or not getattr(last, "_is_sparse", False):
         return reduce(lambda out, A: A @ out, reversed(tensors[:-1]), last)
     return reduce(matmul, tensors)

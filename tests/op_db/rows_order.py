@@ -78,7 +78,10 @@ ROWS = [
     OpCase("cumsum[reverse]", lambda x: scan.cumsum_p(x, axis=1, reverse=True), lambda x: np.cumsum(x[:, ::-1], 1)[:, ::-1],
            lambda d: iter([((d.dense(3, 4),), {})]), bilinear=True),
     OpCase("cumprod", sg.cumprod, lambda x, dim: np.cumprod(x, dim), zeros_too),
-    OpCase("argsort", sg.argsort, lambda x, dim: np.argsort(x, dim, kind="stable"), along, "argsort_p", order=0),
+    OpCase("argsort", sg.argsort, lambda x, dim: np.argsort(x, dim, kind="stable"), along, "argsort_p", order=0, errors=tuple(
+        (lambda name=name, args=args: getattr(sg, name)(eye(), *args), TypeError, rf"{name}: needs a dense tensor, got a SparseTensor of shape \(2, 2\)")
+        for name, *args in (("sort",), ("argsort",), ("topk", 1), ("kthvalue", 1), ("median",), ("quantile", 0.5), ("unique",), ("cummax", 0), ("cummin", 0),
+                            ("logcumsumexp", 0), ("corrcoef",), ("diagflat",), ("index_put", (0,), 1.0), ("masked_fill", sg.ones(2, 2) > 0, 1.0)))),
     OpCase("argsort[descending]", lambda x: sg.argsort(x, 0, descending=True), lambda x: np.argsort(-x, 0, kind="stable"),
            lambda d: iter([((np.round(d.dense(7, 2)),), {})]), order=0),
     OpCase("sort", lambda x, dim: sg.sort(x, dim).values, lambda x, dim: np.sort(x, dim), along),

@@ -79,6 +79,8 @@ ROWS = [
     *(row(f"gather[{kind},{axis}]", lambda x, i=i, axis=axis, kind=kind: sg.gather(x, axis, sg.tensor(i), kind == "sparse"),
           lambda x, i=i, axis=axis: ref_gather(x, axis, i), of((3, 4)), "gather_p")
       for kind in ("sparse", "dense") for axis, i in ((0, I1), (1, I2))),
+    *(row(f"gather[{axis},slices]", lambda x, axis=axis: sg.gather(x, axis, slices(x, axis)), lambda x, axis=axis: ref_gather(x, axis % x.ndim, slices(x, axis)), of(size))
+      for axis, size in ((0, (5, 2)), (1, (2, 5, 2)), (-1, (2, 5)))),
     row("gather[empty]", lambda x: sg.gather(x, -1, np.zeros((3, 0), int)), lambda x: x[:, :0], of((3, 2)), errors=(
         (lambda: sg.gather(sg.ones(2, 2), 0, sg.tensor([0])), sg.ShapeError, r"gather: index must .*index: \(1,\), input: \(2, 2\)"),
         (lambda: sg.gather(sg.ones(2, 2), 0, [[0, 1, 0]]), sg.ShapeError, r"gather: .* index: \(1, 3\)"),

@@ -128,6 +128,8 @@ class SharedMethods:
     gt = _op("gt")
     hsplit = _op("hsplit")
     inner = _op("inner")
+    is_complex = _op("is_complex")
+    is_floating_point = _op("is_floating_point")
     isinf = _op("isinf")
     isnan = _op("isnan")
     isneginf = _op("isneginf")
@@ -203,6 +205,20 @@ class SharedMethods:
     def expand_as(self, other: Any) -> Any:
         """Size-1 dimensions repeated to the shape of `other`."""
         return ops.expand(self, other.shape)
+
+    def repeat(self, *sizes: Any) -> Any:
+        """This tensor `sizes` times along its dimensions, at least one number a dimension."""
+        times = sizes[0] if len(sizes) == 1 and not hasattr(sizes[0], "__index__") else sizes
+        ndim = len(self.shape)  # type: ignore[attr-defined]
+        if len(times) < ndim:
+            raise ShapeError(f"repeat: {len(times)} numbers for the {ndim} dimensions")
+        return ops.tile(self, tuple(times))
+
+    def view_as(self, other: Any) -> Any:
+        """The same elements in the shape of `other`."""
+        return ops.reshape(self, other.shape)
+
+    reshape_as = view_as
 
     def type_as(self, other: Any) -> Any:
         """In the dtype of `other`."""
@@ -329,12 +345,6 @@ class DenseMethods:
     tanh_ = _in_place("tanh")
     trunc_ = _in_place("trunc")
 
-    def view_as(self, other: Any) -> Any:
-        """The same elements in the shape of `other`."""
-        return ops.reshape(self, other.shape)
-
-    reshape_as = view_as
-
     new_empty = _new("empty")
     new_ones = _new("ones")
     new_zeros = _new("zeros")
@@ -391,14 +401,6 @@ class DenseMethods:
 
     def _repr_html_(self) -> str:
         return display.dense_as_html(self)
-
-    def repeat(self, *sizes: Any) -> Any:
-        """This tensor `sizes` times along its dimensions, at least one number a dimension."""
-        times = sizes[0] if len(sizes) == 1 and not hasattr(sizes[0], "__index__") else sizes
-        ndim = len(self.shape)  # type: ignore[attr-defined]
-        if len(times) < ndim:
-            raise ShapeError(f"repeat: {len(times)} numbers for the {ndim} dimensions")
-        return ops.tile(self, tuple(times))
 
 
 from sparsegrad import ops  # noqa: E402  (ops and tensors are the one import cycle)

@@ -125,10 +125,6 @@ class Tensor(DenseMethods, Operators):
         """Number of elements."""
         return self.data.size
 
-    def is_floating_point(self) -> bool:
-        """Whether the dtype is float16, bfloat16, float32 or float64."""
-        return dtypes.kind(self.data.dtype) == "f"
-
     # ---- autograd ------------------------------------------------------------------------------
     @property
     def requires_grad(self) -> bool:

@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from sparsegrad import backends
 from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.elementwise import clone_p, where_p
@@ -384,12 +386,12 @@ def repeat_interleave(x: Any, repeats: Any, dim: int | None = None) -> Any:
         counts = counts.reshape(-1)
     if counts < 0 if isinstance(counts, int) else bool((counts < 0).any()):
         raise ValueError("repeat_interleave: repeats must not be negative")
-    ids = be.xp.repeat(be.xp.arange(n), counts)
     if x._is_sparse:
         from sparsegrad.ops.sparse_index import index_select
 
-        return index_select(x, axis, ids)
-    return take(x, ids, axis, sparse_grad=False)
+        xp = np if isinstance(counts, int) else be.xp  # an index in host memory is known again
+        return index_select(x, axis, xp.repeat(xp.arange(n), counts))
+    return take(x, be.xp.repeat(be.xp.arange(n), counts), axis, sparse_grad=False)
 
 
 from sparsegrad.sparse_tensor import wrap  # noqa: E402  (the one import cycle)

@@ -86,6 +86,9 @@ ROWS = [
     OpCase("bincount[weights]", lambda x: sg.bincount(sg.cast(sg.floor(x + 2), "int64"), x), lambda x: np.bincount(np.floor(x + 2).astype(int), x), of((9,)), order=0),
     *(OpCase(op, lambda x, op=op: getattr(sg, op)(x * 1j + 2.0), lambda x, op=op: getattr(np, op)(x * 1j + 2.0), of((3, 4)), order=0) for op in ("imag", "angle")),
     OpCase("real", lambda x: sg.real(sg.conj(x * 1j) * 1j), lambda x: x, of((3, 4)), order=0),
+    OpCase("angle[sparse]", sg.angle, np.angle, one_sparse, None, FORMATS, order=0),
+    OpCase("conj[sparse]", lambda a: sg.conj(sg.real(a)), np.conj, one_sparse, None, FORMATS, bilinear=True),
+    OpCase("imag[sparse]", lambda a: sg.imag(a * 2j), lambda x: 2 * x, one_sparse, None, FORMATS, order=0),
     OpCase("conj[real]", lambda x: sg.conj(sg.real(x)), lambda x: x, of((3, 4)), bilinear=True, errors=(
         (lambda: sg.imag(sg.ones(2)), sg.DtypeError, "imag: expected complex numbers, got float32"),)),
     OpCase("isin", lambda x: sg.isin(sg.floor(x), [0.0, 1.0], invert=True), lambda x: np.isin(np.floor(x), [0, 1], invert=True), of((3, 4)), order=0),

@@ -88,6 +88,8 @@ ROWS = [
         (lambda: sg.repeat_interleave(sg.ones(3), -1), ValueError, "repeat_interleave: repeats must not be negative"),)),
     row("repeat_interleave[each]", lambda x: sg.repeat_interleave(x, sg.tensor([2, 0, 1]), 0),
         lambda x: np.repeat(x, [2, 0, 1], 0), of((3, 2))),
+    sparse_row("repeat_interleave", lambda a: sg.repeat_interleave(a, 2, 1), lambda x: np.repeat(x, 2, 1)),
+    sparse_row("repeat", lambda a: a.repeat(2, 1, 3), lambda x: np.tile(x, (2, 1, 3))),
     sparse_row("flip", lambda a: sg.flip(a, 1), lambda x: np.flip(x, 1)),
     sparse_row("roll", lambda a: sg.roll(a, 1, 0), lambda x: np.roll(x, 1, 0)),
     sparse_row("pad", lambda a: sg.pad(a, (1, 0, 2, 1)), lambda x: np.pad(x, ((2, 1), (1, 0)))),

@@ -146,6 +146,8 @@ ROWS = [
     row("masked_fill[tensor]", lambda x, v: sg.masked_fill(x, MASK, v.sum()), lambda x, v: np.where(MASK, v.sum(), x), of((3, 4), (2,))),
     row("masked_select", lambda x: sg.masked_select(x, MASK), lambda x: np.broadcast_to(x, (3, 4))[:, MASK].reshape(-1), of((3, 4)), errors=(
         (lambda: sg.masked_select(sg.ones(2), MASK), sg.ShapeError, "masked_select: .*mask"),)),
+    OpCase("masked_select[sparse]", lambda a, mask: sg.masked_select(a, mask), lambda x, mask: x[mask.dense() > 0],
+           lambda d: (((a,), {"mask": b.positive()}) for (a, b), _ in two_sparse(d)), None, FORMATS, bilinear=True),
     row("masked_select[broadcast]", lambda x: sg.masked_select(x, MASK), lambda x: np.broadcast_to(x, (3, 4))[:, MASK].reshape(-1), of((3, 1))),
     OpCase("nonzero", lambda x: sg.nonzero(x > 0), lambda x: np.argwhere(x > 0), lambda d: iter([((d.dense(3, 4),), {}), ((d.dense(0, 4),), {})]), order=0),
     OpCase("nonzero[sparse]", lambda a: sg.nonzero(a), np.argwhere, one_sparse, None, FORMATS, order=0),

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import gpu, gpu_cases, report, scaling
+from bench import chart, gpu, gpu_cases, report, scaling
 from bench.cases import all_cases
 from bench.machine import cores
 from bench.peers import PEERS
@@ -43,13 +43,18 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("list", help="cases, variants, and which peers are here")
     table = commands.add_parser("table", help="print the table of a JSON file")
     table.add_argument("file")
+    table.add_argument("--plot", metavar="FILE", help="draw that of the CPU (needs matplotlib)")
     options = parser.parse_args(argv)
     if options.what == "list":
         return _list()
     if options.what == "table":
         document = json.loads(Path(options.file).read_text(encoding="utf-8"))
         of_gpu = document.get("kind") == "gpu"
+        if options.plot and of_gpu:
+            parser.error("--plot: a result of the CPU is drawn, got one of a GPU")
         text = gpu.markdown(document) if of_gpu else report.markdown(report.read(options.file))
+        if options.plot:
+            chart.plot(document, options.plot)
         print(text, end="")
         return 0
     if options.what == "scaling":

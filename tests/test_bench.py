@@ -3,6 +3,8 @@
 import importlib.util
 import itertools
 import json
+import math
+import statistics
 import warnings
 
 import numpy as np
@@ -10,7 +12,18 @@ import pytest
 
 import sparsegrad as sg
 from bench import __main__ as command
-from bench import bandwidth, gpu, gpu_cases, gpu_measure, machine, peers, probe, report, scaling
+from bench import (
+    bandwidth,
+    chart,
+    gpu,
+    gpu_cases,
+    gpu_measure,
+    machine,
+    peers,
+    probe,
+    report,
+    scaling,
+)
 from bench import run as runner
 from bench.cases import OURS, Candidate, all_cases
 from bench.graphs import power_law
@@ -274,6 +287,17 @@ def test_traffic_is_compared_with_what_the_memory_gives(document):
     text = report.markdown(document | {"results": [entry], "bandwidth": rates})
     assert "memory, 2 threads: copy 12.0 GB/s, gather 6.0 GB/s" in text
     assert "we move 3.0 GB/s: 25% of a copy, 50% of a gather." in text
+
+
+def test_chart(document, tmp_path):
+    found = chart.ratios(document)
+    best = {s["case"]: s["geometric_mean"] for s in report.summary(document)}
+    means = [math.exp(statistics.fmean(map(math.log, values))) for values in found.values()]
+    assert means == sorted(means, reverse=True)
+    assert means == pytest.approx(sorted(best.values(), reverse=True))
+    if importlib.util.find_spec("matplotlib"):
+        chart.plot(document, tmp_path / "c.png")
+        assert (tmp_path / "c.png").stat().st_size > 1000
 
 
 def test_scaling(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 import sparsegrad as sg
 from op_db import OP_DB, Draw, OpCase, Sparse
+from op_db.case import Sample
 from sparsegrad.sparse_tensor import SparseTensor, wrap
 from test_ops import Call
 
@@ -175,27 +176,66 @@ MORE = {
         matrix_power[sparse,3] 4 6
     """,
 }
-LIMITS = {}
-for line in ";".join(MORE.values()).split(";"):
-    name, *most = " ".join(line.split()).rsplit(" ", 2)
-    LIMITS[name] = tuple(map(int, most))
+# With duplicates, which ops that are not linear sum first, in one launch, or two if there are many.
+MORE_WITH_DUPLICATES = {
+    "the norm of a matrix: the sum, a reordering on the way back": """
+        matrix_norm[sparse,1] 4 5; matrix_norm[sparse,inf] 4 5
+    """,
+    "a chain of products": "matrix_power[sparse,3] 4 8",
+    "another system, other iterations": "bicgstab 1200 1200",
+    "many duplicates in a long run": "top_k[long] 6 2",
+    "the row has two ops, or one more": """
+        maximum[sparse,number] 5 6; remainder[sparse,number] 5 3; nansum[sparse] 5 1
+    """,
+}
+
+
+def limits(more: dict[str, str]) -> dict[str, tuple[int, ...]]:
+    found = {}
+    for line in ";".join(more.values()).split(";"):
+        name, *most = " ".join(line.split()).rsplit(" ", 2)
+        found[name] = tuple(map(int, most))
+    return found
+
+
+LIMITS = limits(MORE)
+LIMITS_WITH_DUPLICATES = LIMITS | limits(MORE_WITH_DUPLICATES)
 BY_NAME = {case.name: case for case in ROWS if case.formats}
 
 
 def test_launch_limits_name_rows_of_the_table() -> None:
-    assert set(LIMITS) <= set(BY_NAME)
-    assert all(max(limit) > LAUNCHES for limit in LIMITS.values())
+    assert set(LIMITS_WITH_DUPLICATES) <= set(BY_NAME)
+    assert all(max(limit) > LAUNCHES for limit in LIMITS_WITH_DUPLICATES.values())
 
 
+def twice(sample: Sample) -> Sample:
+    """The first sparse argument with duplicates of every second entry, in no order."""
+    args, static = sample
+    first = next((i for i, a in enumerate(args) if isinstance(a, Sparse)), None)
+    if first is None:
+        return sample
+    a = args[first]
+    nnz = a.coords.shape[1]
+    order = np.random.default_rng(1).permutation(np.r_[:nnz, :nnz:2])
+    a = Sparse(a.coords[:, order], a.values[order], a.shape)
+    return (*args[:first], a, *args[first + 1 :]), static
+
+
+@pytest.mark.parametrize("duplicates", [False, True], ids=["plain", "duplicates"])
 @pytest.mark.parametrize("case", BY_NAME.values(), ids=BY_NAME)
-def test_sparse_ops_take_few_launches(case: OpCase, device: str) -> None:
+def test_sparse_ops_take_few_launches(case: OpCase, duplicates: bool, device: str) -> None:
     if not simulated():
         pytest.skip("only the simulator counts launches")
-    forward, backward = LIMITS.get(case.name, (LAUNCHES, LAUNCHES))
+    known = LIMITS_WITH_DUPLICATES if duplicates else LIMITS
+    forward, backward = known.get(case.name, (LAUNCHES, LAUNCHES))
     samples = list(case.samples(Draw()))
     # An odd step: kinds of matrices, duplicates among them, meet options that come in turn.
     for sample in samples[:: max(1, len(samples) // 4) | 1]:
-        found = launches(Kept(device, case, sample, case.formats[-1], "float32"))
+        if duplicates:
+            call = Kept(device, case, twice(sample), case.formats[0], "float32")
+        else:
+            call = Kept(device, case, sample, case.formats[-1], "float32")
+        found = launches(call)
         assert len(found[0]) <= max(forward, LAUNCHES), found[0]
         assert len(found[1]) <= max(backward, LAUNCHES), found[1]
 

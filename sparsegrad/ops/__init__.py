@@ -14,6 +14,7 @@ from sparsegrad.ops import (
     elementwise,
     fused,
     index,
+    lowrank,
     normalization,
     pooling,
     quantiles,
@@ -61,6 +62,7 @@ from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.fused import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
+from sparsegrad.ops.lowrank import *  # noqa: F403
 from sparsegrad.ops.naming import with_numpy_names
 from sparsegrad.ops.normalization import *  # noqa: F403
 from sparsegrad.ops.pooling import *  # noqa: F403
@@ -107,6 +109,7 @@ FAMILIES = (
     elementwise,
     fused,
     index,
+    lowrank,
     normalization,
     pooling,
     quantiles,

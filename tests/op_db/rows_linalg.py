@@ -81,6 +81,16 @@ def parts_of_svd(u: Any, s: Any, vh: Any) -> Any:
     return np.concatenate(flat) if lib is np else sg.cat(flat)
 
 
+def few(a: Any, q: int, niter: int = 2) -> Any:
+    sg.manual_seed(0)
+    u, s, v = sg.svd_lowrank(a, q, niter)
+    return u, s, v.T
+
+
+def matrices(d: Draw) -> Iterator[Sample]:
+    return (s for s in shapes(d) if s[0][0].ndim == 2)
+
+
 def both(parts: Any) -> Any:
     q, r = parts
     return sg.cat([sg.reshape(q, (-1,)), 2 * sg.reshape(r, (-1,))])
@@ -136,6 +146,11 @@ ROWS = [
         (lambda: L.svd(sg.ones(3)), sg.ShapeError, r"svd: expected matrices, got shape \(3,\)"),
         (lambda: L.svd(eye()), TypeError, "svd: A must be dense"),)),
     OpCase("svd[full]", lambda a: parts_of_svd(*L.svd(a)), lambda a: parts_of_svd(*np.linalg.svd(a)), shapes),
+    *(OpCase(f"svd[low rank{more}]", lambda a, as_=as_: parts_of_svd(*few(as_(a), min(a.shape))), lambda a: parts_of_svd(*np.linalg.svd(a, full_matrices=False)), matrices, tol={"float16": 2e-2, "bfloat16": 0.1}, errors=(
+        (lambda: sg.svd_lowrank(eye(), 3), sg.ShapeError, r"svd_lowrank: q must lie in \[1, 2\] and niter not be negative, got q 3, niter 2 and A \(2, 2\)"),
+        (lambda: sg.svd_lowrank(sg.ones(3)), sg.ShapeError, r"svd_lowrank: A must be a matrix, got shape \(3,\)"),
+    )) for more, as_ in (("", lambda a: a), (", sparse", lambda a: sg.to_sparse(a, "csr")))),
+    OpCase("svd[low rank, one of several]", lambda a: few(sg.to_sparse(a), 1, 30)[1], lambda a: np.linalg.svd(a)[1][:1], matrices),
     OpCase("svdvals", L.svdvals, lambda a: np.linalg.svd(a)[1], shapes),
     OpCase("svdvals[equal]", lambda a: L.svdvals(a * 0.001 + sg.Tensor(np.eye(3, dtype=a.dtype), device=a.device)).sum(), lambda a: np.linalg.svd(a * 0.001 + np.eye(3))[1].sum(),
            lambda d: iter([((np.zeros((3, 3)),), {})]), order=1),

@@ -43,6 +43,7 @@ complex64, complex128 = np.dtype(np.complex64), np.dtype(np.complex128)
 
 # PyTorch's ladder: a value of a higher kind decides, one of a lower kind never widens it.
 _RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+_KNOWN = {np.dtype(c): np.dtype(c) for c in "?bBhHiIlLqQefdFD"}  # as they are found most often
 _default = float32
 
 
@@ -114,6 +115,8 @@ def as_dtype(dtype: Any) -> np.dtype:
     >>> as_dtype("float32"), as_dtype(bool)
     (dtype('float32'), dtype('bool'))
     """
+    if isinstance(dtype, np.dtype) and (known := _KNOWN.get(dtype)) is not None:
+        return known
     if dtype is float:
         return _default
     if isinstance(dtype, str) and dtype == "bfloat16":

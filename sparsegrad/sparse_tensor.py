@@ -15,7 +15,7 @@ from sparsegrad.operators import Operators
 from sparsegrad.structure import plan
 from sparsegrad.structure.arrays import as_shape
 from sparsegrad.structure.pattern import Pattern
-from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor
+from sparsegrad.tensor import RemovableHandle, Tensor, as_tensor, to_array
 
 __all__ = ["SomeRows", "SparseTensor", "row_sparse", "some_rows"]
 
@@ -549,9 +549,9 @@ def _own_values(
         if requires_grad and not out.requires_grad:
             out = Tensor(out.data.copy(), requires_grad=True)
     else:
-        made = Tensor(values, dtype)
-        shared = made.data is values or made.data.base is not None
-        out = Tensor(made.data.copy() if shared else made.data, requires_grad=requires_grad)
+        data = to_array(values, dtype)
+        shared = data is values or data.base is not None
+        out = Tensor(data.copy() if shared else data, requires_grad=requires_grad)
     if out.shape != expected:
         raise ShapeError(f"values: expected shape {expected}, got {out.shape}")
     return out

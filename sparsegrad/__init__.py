@@ -204,14 +204,18 @@ else:
         "eye_array": "sg.sparse_eye",
         "find": "A.coalesce(), its row, col and values",
         "func": "sg.autograd",
+        "hspmm": "A @ x",
         "inference_mode": "sg.no_grad",
         "issparse": "x.is_sparse",
+        "pca_lowrank": "sg.svd_lowrank",
         "random_array": "sg.random_sparse",
+        "smm": "A @ x",
         "sparse": "sg.coo and sg.mm, or the methods of a SparseTensor",
         "sparse_coo_tensor": "sg.coo(indices, values, shape)",
         "sparse_csc_tensor": "sg.csc(indptr, indices, values, shape)",
         "sparse_csr_tensor": "sg.csr(indptr, indices, values, shape)",
         "spdiags": "sg.sparse_diags",
+        "sspaddmm": "sg.addmm(C, A, x)",
         "utils": "sg.data, sg.checkpoint",
     }
 

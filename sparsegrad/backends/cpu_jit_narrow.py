@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -25,6 +26,7 @@ from sparsegrad.backends.cpu_jit_calls import (
 )
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_segments import MIN_SCATTER
+from sparsegrad.dtypes import accumulator
 
 __all__ = ["CpuJitNarrow"]
 
@@ -96,6 +98,31 @@ class CpuJitNarrow(CpuJit):
         kernel = kernel_of("sddmm_16", word, indptr.dtype)
         launch(kernel, args, len(cuts) - 1, nnz * heads * k)
         return out.view(x.dtype).reshape(nnz, *x.shape[1:-1])
+
+    def sum(self, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+        return self._in_float32(super().sum, x, axis, keepdims)
+
+    def amax(self, x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+        return self._in_float32(super().amax, x, axis, keepdims)
+
+    def amin(self, x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+        return self._in_float32(super().amin, x, axis, keepdims)
+
+    def softmax(self, x: Array, axis: int) -> Array:
+        return self._in_float32(super().softmax, x, axis)
+
+    def log_softmax(self, x: Array, axis: int) -> Array:
+        return self._in_float32(super().log_softmax, x, axis)
+
+    def logsumexp(self, x: Array, axis: tuple[int, ...]) -> Array:
+        return self._in_float32(super().logsumexp, x, axis)
+
+    def _in_float32(self, method: Callable[..., Array], x: Array, *args: Any) -> Array:
+        """What a method gives for `x`, of 16-bit floats by way of float32."""
+        wide = accumulator(x.dtype)
+        if wide == x.dtype:
+            return method(x, *args)
+        return self.convert(method(self.convert(x, wide), *args), x.dtype)
 
     def segment_sum(self, values: Array, indptr: Array) -> Array:
         word = _word(values)

@@ -113,10 +113,7 @@ sum_p.defvjp(x=lambda g, x_meta, axis, keepdims: _back(g, x_meta, axis, keepdims
 @primitive(promote="float")
 def mean_p(be: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool = False) -> Any:
     wide = dtypes.accumulator(x.dtype)
-    if wide == x.dtype:
-        total = be.sum(x, axis, keepdims)
-    else:
-        total = x.sum(axis=axis, keepdims=keepdims, dtype=wide)
+    total = be.sum(be.convert(x, wide), axis, keepdims)
     count = math.prod(x.shape[a] for a in axis)
     return (total / wide.type(count)).astype(x.dtype, copy=False)  # of none: 0 / 0
 

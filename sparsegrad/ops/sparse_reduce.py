@@ -253,8 +253,8 @@ def sparse_first(
     dim = None if dim is None else axis_of(op, dim, A.ndim)
     split = _split(op, A, dim, keepdim)
     check_some(op, A, dim)
-    A = _once(A)
     if len(split.left) == A.sparse_dim:
+        A = _once(A)
         at = (argmin_p if least else argmax_p)(A.values, axis=split.inner[0])
         found = _entrywise(A, split, _taken(A.values, at, *split.inner)) if values else None
         return found, _entrywise(A, split, at)
@@ -262,12 +262,23 @@ def sparse_first(
         A = split_dense(A, A.dense_dim)
         if math.prod(A.shape) >= 2**63:
             raise ShapeError(f"{op}: positions in shape {A.shape} do not fit 64 bits; give a dim")
-    plan = plan_reduce.candidates(A.pattern, dim)
-    listed = take_or_zero_p(A.values, moves=plan.moves)
+    plan, listed = _candidates(A, dim)
     out, at = segment_first_p(listed, rows=plan.rows, least=least)
     be = A.pattern.core.backend
     place = be.gather(plan.place, at.data.reshape(-1)).reshape(at.shape)
     return _placed(A, split, plan, out), _placed(A, split, plan, Tensor(place))
+
+
+def _candidates(A: Any, dim: int | None) -> tuple[Candidates, Any]:
+    """Where the extreme of each run may be, and the values there; duplicates are summed and listed
+    in one pass, in which an absent cell is a sum of nothing."""
+    if A.pattern.core.unique:
+        plan = plan_reduce.candidates(A.pattern, dim)
+        return plan, take_or_zero_p(A.values, moves=plan.moves)
+    merge: Any = merged(A.pattern)
+    plan = plan_reduce.candidates(merge.pattern, dim)
+    sums = A.pattern.cached(("candidates listed", dim), lambda: merge.listed(plan.moves.perm))
+    return plan, apply_merge(A.values, sums)
 
 
 def _taken(x: Any, at: Any, axis: int) -> Any:

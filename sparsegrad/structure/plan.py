@@ -102,8 +102,10 @@ class Merge(Sums):
         self.pattern = pattern
 
     def listed(self, order: Array) -> Sums:
-        """The same sums in another order, a permutation of theirs: summed and moved in one pass."""
-        starts, offsets = backends.for_array(order).line_runs(self.indptr, order)
+        """The same sums in another order, a permutation of theirs: summed and moved in one pass.
+        The number behind the last one stands for a sum of nothing, and may come often."""
+        be = backends.for_array(order)
+        starts, offsets = be.line_runs(be.concatenate((self.indptr, self.indptr[-1:])), order)
         at, dtype = Runs(starts, offsets).positions, self.indptr.dtype
         perm = at if self.perm is None else self.perm[at]
         return Sums(perm.astype(dtype, copy=False), offsets.astype(dtype, copy=False))

@@ -27,20 +27,23 @@ class CudaDense(Backend):
         found = _segments(x, (axis,))
         if found is None:
             return super().softmax(x, axis)
-        return segment.softmax(*found).reshape(x.shape)
+        rows, offsets, length = found
+        return segment.softmax(rows, offsets, longest=length).reshape(x.shape)
 
     def log_softmax(self, x: Array, axis: int) -> Array:
         found = _segments(x, (axis,))
         if found is None:
             return super().log_softmax(x, axis)
-        return segment.softmax(*found, logarithm=True).reshape(x.shape)
+        rows, offsets, length = found
+        return segment.softmax(rows, offsets, logarithm=True, longest=length).reshape(x.shape)
 
     def logsumexp(self, x: Array, axis: tuple[int, ...]) -> Array:
         found = _segments(x, axis)
         if found is None:
             return super().logsumexp(x, axis)
         kept = tuple(1 if a in axis else n for a, n in enumerate(x.shape))
-        return segment.reduce(*found, segment.LOGSUMEXP).reshape(kept)
+        rows, offsets, length = found
+        return segment.reduce(rows, offsets, segment.LOGSUMEXP, longest=length).reshape(kept)
 
 
 _ties = cupy.ReductionKernel(
@@ -52,9 +55,9 @@ def _to_hits(xp: Any, g: Array, x: Array, top: Array, ties: Array) -> Array:
     return (x == top) * (g / ties.astype(g.dtype))
 
 
-def _segments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array] | None:
-    """Rows (n, *D) and offsets (s + 1,) that make each row of axes a segment; None where there are
-    no kernels for them."""
+def _segments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array, int] | None:
+    """Rows (n, *D), and offsets (s + 1,) and length, that make each row of axes a segment; None
+    where there are no kernels for them."""
     first, last = min(axes, default=0), max(axes, default=-1)
     if last - first + 1 != len(axes) or not axes or not segment.serves(segment.LOGSUMEXP, x.dtype):
         return None
@@ -64,4 +67,4 @@ def _segments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array] | None:
     rows = outer * length
     dtype = np.int32 if rows < 2**31 else np.int64
     offsets = cupy.arange(0, rows + 1, length, dtype=dtype)
-    return cupy.ascontiguousarray(x).reshape(rows, inner), offsets
+    return cupy.ascontiguousarray(x).reshape(rows, inner), offsets, length

@@ -91,15 +91,21 @@ def spread(x: Array, offsets: Array, n: int) -> Array | None:
 
 
 def reduce(
-    values: Array, offsets: Array, op: int, *, absent: Array | None = None, dtype: str | None = None
+    values: Array,
+    offsets: Array,
+    op: int,
+    *,
+    absent: Array | None = None,
+    longest: int | None = None,
+    dtype: str | None = None,
 ) -> Array:
     """Sum, largest, least, product or log of the sum of exponentials of each segment:
     (n, *D) -> (s, *D).
 
     Of an empty segment 0, or the lowest number there is, the highest for the least, or 1 for a
     product. absent (s,), int64: as many zeros are among the factors, or among those of which the
-    largest (or least) is found, and that is 0 of none at all. `dtype="bfloat16"` says that uint16
-    arrays hold bfloat16.
+    largest (or least) is found, and that is 0 of none at all. longest: what no segment is longer
+    than, where that is known. `dtype="bfloat16"` says that uint16 arrays hold bfloat16.
     """
     import cupy
 
@@ -109,7 +115,7 @@ def reduce(
     values = cupy.ascontiguousarray(values)
     if absent is not None:
         absent = absent.astype("int64", copy=False)
-    _Call(values, offsets, dtype).reduce(op, values, out=out, absent=absent)
+    _Call(values, offsets, dtype, longest).reduce(op, values, out=out, absent=absent)
     return out
 
 
@@ -161,16 +167,21 @@ def product_grad(
 
 
 def softmax(
-    values: Array, offsets: Array, logarithm: bool = False, *, dtype: str | None = None
+    values: Array,
+    offsets: Array,
+    logarithm: bool = False,
+    *,
+    longest: int | None = None,
+    dtype: str | None = None,
 ) -> Array:
-    """Softmax, or its logarithm, within each segment: (n, *D)."""
+    """Softmax, or its logarithm, within each segment, `longest` as in `reduce`: (n, *D)."""
     import cupy
 
     values = cupy.ascontiguousarray(values)
     out = cupy.empty_like(values)
     if not out.size:
         return out
-    call = _Call(values, offsets, dtype)
+    call = _Call(values, offsets, dtype, longest)
     common = {"values": values, "logarithm": logarithm, "out": out}
     call.short("softmax", "sg_segment_softmax", **common)
     if call.may_be_long:
@@ -202,7 +213,9 @@ def softmax_grad(
 class _Call:
     """Launch table, and the arguments that all kernels share."""
 
-    def __init__(self, values: Array, offsets: Array, dtype: str | None) -> None:
+    def __init__(
+        self, values: Array, offsets: Array, dtype: str | None, longest: int | None = None
+    ) -> None:
         import cupy
 
         offsets = cupy.ascontiguousarray(offsets)
@@ -214,7 +227,7 @@ class _Call:
         # it has one.
         tile = 1024 if columns < 8 else 256
         self._tiles = -(-self._n // tile)
-        self.may_be_long = self._n > tile
+        self.may_be_long = (self._n if longest is None else longest) > tile
         self._blocks = -(-width // columns)
         self._common = {"offsets": offsets, "n": self._n, "width": width, "columns": columns}
         self._common["tile"] = tile

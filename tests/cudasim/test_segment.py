@@ -345,6 +345,17 @@ def test_extremes_of_bytes(cp):
             assert got.tolist() == [int(fn(part)) if part.size else 0 for part in parts]
 
 
+def test_rows_of_a_known_length_take_one_launch(sim):
+    """Beside the offsets, which are made there."""
+    import sparsegrad as sg
+
+    x = sg.tensor(np.random.default_rng(0).standard_normal((40, 60)), device="cuda")
+    for op in (sg.softmax, sg.log_softmax, sg.logsumexp):
+        with cudasim.record_launches() as launches:
+            op(x, 1)
+        assert len(launches) == 2
+
+
 @pytest.mark.parametrize("check", [check_softmax, check_log, check_grad, check_log_grad])
 def test_pieces_that_are_joined_first(cp, monkeypatch, check):
     """Those of more tiles than a piece may look at."""

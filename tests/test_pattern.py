@@ -118,8 +118,8 @@ def given_triples(name: str) -> list[tuple[int, int, float]]:
 # ---- validation --------------------------------------------------------------------------------
 COO_ERRORS: list[tuple[str, Any, Any, str]] = [
     ("negative", [[0, -1], [0, 0]], (2, 2), r"indices\[0\]: index -1 at position 1 is outside"),
-    ("narrow", np.array([[-1]] * 2, "i1"), (999, 9), r"indices\[0\]: index -1 at position 0 is outs"),
-    ("wide", np.array([[-1]] * 2, "i4"), (2**40, 9), r"indices\[0\]: index -1 at position 0 is outs"),
+    ("narrow", np.array([[-1]] * 2, "i1"), (999, 9), r"indices\[0\]: index -1 at position 0"),
+    ("wide", np.array([[-1]] * 2, "i4"), (2**40, 9), r"indices\[0\]: index -1 at position 0"),
     ("too large", [[0, 0], [0, 2]], (2, 2), r"indices\[1\]: index 2 at position 1 is outside \[0"),
     ("empty shape", [[0], [0]], (2, 0), r"indices\[1\]: index 0 at position 0 is outside \[0, 0\)"),
     ("third", [[0], [0], [9]], (1, 1, 9), r"indices\[2\]: index 9 at position 0 is outside"),

@@ -71,9 +71,13 @@ def extreme_rows(ticket, chunk, least, x, out):
             row, wrong = x[i], 0
             for j in range(row.size):
                 wrong += row[j] != row[j]
-                line[j] = -row[j] if least else row[j]
-            top = top_of(line, lanes)
-            out[i] = np.nan if wrong else -top if least else top
+            if least:
+                for j in range(row.size):
+                    line[j] = -row[j]
+                top = -top_of(line, lanes)
+            else:
+                top = top_of(row, lanes)
+            out[i] = np.nan if wrong else top
 
 
 @kernel(">n1 n b <F2 >F2", "F")

@@ -205,6 +205,14 @@ def test_bce_of_certainty():
     assert x.grad.data[0] == 1
 
 
+@pytest.mark.parametrize("bad", [-0.25, 1.5, np.nan])
+def test_bce_refuses_what_is_no_probability(bad):
+    good = sg.tensor([0.5, 1.0])
+    for name, x, target in (("x", [bad, 0.5], good), ("target", good, [0.5, bad])):
+        with pytest.raises(ValueError, match=rf"{name} must lie in \[0, 1\], got {bad}"):
+            F.binary_cross_entropy(x, target)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none", "batchmean"])
 @pytest.mark.parametrize("log_target", [False, True])
 def test_kl_div(reduction, log_target):

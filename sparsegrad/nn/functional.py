@@ -429,7 +429,8 @@ def binary_cross_entropy(x: Any, target: Any, weight: Any = None, reduction: str
     """-(target log(x) + (1 - target) log(1 - x)), elementwise, for probabilities x; arguments and
     errors as of `binary_cross_entropy_with_logits`, which is more exact and never saturates.
 
-    Logarithms are at least -100, as in PyTorch; where they are not, the gradient is 0.
+    Logarithms are at least -100, as in PyTorch; where they are not, the gradient is 0. Raises
+    ValueError for an x or a target outside [0, 1] on the CPU; a GPU is not waited for to look.
 
     >>> import sparsegrad as sg
     >>> x, target = sg.tensor([0.5, 0.0]), sg.tensor([1.0, 1.0])
@@ -437,9 +438,20 @@ def binary_cross_entropy(x: Any, target: Any, weight: Any = None, reduction: str
     tensor(100.693146)
     """
     x, target = _elements("binary_cross_entropy", x, target)
+    _probabilities("x", x)
+    _probabilities("target", target)
     loss = -(target * _log(x) + (1 - target) * _log(1 - x))
     loss = loss if weight is None else loss * weight
     return reduced("binary_cross_entropy", loss, reduction)
+
+
+def _probabilities(name: str, x: Tensor) -> None:
+    if not isinstance(x.data, np.ndarray) or not x.data.size:
+        return
+    low, high = x.data.min(), x.data.max()  # NaN if one is
+    if not (low >= 0 and high <= 1):
+        found = high if low >= 0 else low
+        raise ValueError(f"binary_cross_entropy: {name} must lie in [0, 1], got {found}")
 
 
 def _log(x: Tensor) -> Tensor:

@@ -35,6 +35,31 @@ def test_losses_of_logits_that_are_not_finite(be):
 
 
 @fast
+@floats
+def test_remainders_and_quotients_are_exact(be, dtype):
+    rng, low = np.random.default_rng(0), np.finfo(dtype).smallest_subnormal
+    odd = [0.0, -0.0, np.inf, -np.inf, np.nan, np.finfo(dtype).max, -np.finfo(dtype).tiny, low]
+    odd += [1, -3, 0.1, 2.0**10 + 1]
+    odd = np.array(odd, dtype)
+    step = (rng.integers(1, 50, 3000) / 16).astype(dtype)
+    near = (step * rng.integers(-(2**10), 2**10, 3000)).astype(dtype)
+    pairs = [
+        (odd[:, None], odd),
+        (near, step),
+        (np.nextafter(near, np.zeros(1, dtype)), step),
+        (odd, 0.3),
+    ]
+    pairs += [(np.broadcast_to(near[::2], (2, 1500)), near[1::2]), (odd[:0], odd[:0])]
+    for name in ("remainder", "fmod", "floor_divide"):
+        for a, b in pairs:
+            with np.errstate(all="ignore"):
+                got, want = (x.divided(name, a, b) for x in (be, REFERENCE))
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+            np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
+
+
+@fast
 @all_dtypes
 def test_sum_and_matmul(be, dtype):
     rng = np.random.default_rng(0)

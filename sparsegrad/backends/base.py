@@ -115,6 +115,12 @@ class Backend(Checks, Chosen, Degrees, Dense, Moments, Places, Products, Steps, 
 
         return self.asarray(erf(self.to_host(x)), x.dtype)
 
+    def divided(self, name: str, a: Array, b: Array) -> Array:
+        """`remainder`, `fmod` or `floor_divide` of `xp`, of arrays and numbers; 16 bits in
+        float32."""
+        wide = [self.convert(x, accumulator(x.dtype)) if hasattr(x, "dtype") else x for x in (a, b)]
+        return getattr(self.xp, name)(*wide)
+
     def special(self, name: str, *args: Any) -> Array:
         """A function of `scipy.special` of numbers and, last, an array, on the host; 16 bits in
         float32."""

@@ -92,6 +92,15 @@ class CpuJitDense(CpuJitChannels):
         out = self._elementwise("silu_grad", g, x)
         return super().silu_grad(g, x) if out is None else out
 
+    def divided(self, name: str, a: Array, b: Array) -> Array:
+        kinds = {x.dtype for x in (a, b) if hasattr(x, "dtype")}
+        x, y = np.broadcast_arrays(a, b)
+        out = None
+        if len(kinds) == 1 and x.size and kinds <= {*_FLOATS}:
+            dtype = kinds.pop()
+            out = self._elementwise(name, contiguous(x, dtype), contiguous(y, dtype))
+        return super().divided(name, a, b) if out is None else out
+
     def _elementwise(self, name: str, *arrays: Array, factor: float | None = None) -> Array | None:
         """The result of a kernel on a factor and arrays of one shape; None where NumPy serves."""
         shape, dtype = arrays[0].shape, self._dense_dtype(arrays[-1])
@@ -201,9 +210,10 @@ def _kernel(name: str, *dtypes: np.dtype) -> Any:
         cpu_jit_kernels_activations,
         cpu_jit_kernels_bias,
         cpu_jit_kernels_dense,
+        cpu_jit_kernels_elementwise,
     )
 
-    for family in (cpu_jit_kernels_dense, cpu_jit_kernels_bias):
+    for family in (cpu_jit_kernels_dense, cpu_jit_kernels_bias, cpu_jit_kernels_elementwise):
         if hasattr(family, name):
             return getattr(family, name)[dtypes]
     return getattr(cpu_jit_kernels_activations, name)[dtypes]

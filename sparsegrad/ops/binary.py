@@ -30,21 +30,21 @@ __all__ = [
 
 # ---- quotients and remainders ------------------------------------------------------------------
 @primitive
-def floor_divide_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.floor_divide(a, b)
+def floor_divide_p(be: Any, a: Any, b: Any) -> Any:
+    return be.divided("floor_divide", a, b)
 
 
 @primitive
-def remainder_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.remainder(a, b)
+def remainder_p(be: Any, a: Any, b: Any) -> Any:
+    return be.divided("remainder", a, b)
 
 
 remainder_p.defvjp(a=lambda g: g, b=lambda g, a, b: -(g * floor_p(div_p(a, b))))
 
 
 @primitive
-def fmod_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.fmod(a, b)
+def fmod_p(be: Any, a: Any, b: Any) -> Any:
+    return be.divided("fmod", a, b)
 
 
 fmod_p.defvjp(a=lambda g: g, b=lambda g, a, b: -(g * trunc_p(div_p(a, b))))

@@ -8,7 +8,7 @@ import pytest
 import threadpoolctl
 
 import sparsegrad as sg
-from backend_cases import REFERENCE, all_dtypes, dense_layers, fast, floats, same, whole
+from backend_cases import FLOATS, REFERENCE, all_dtypes, dense_layers, fast, floats, same, whole
 from sparsegrad.backends import blas, cpu_jit_matmul
 from sparsegrad.backends.cpu_jit import CpuJit
 
@@ -119,6 +119,24 @@ def test_extremes_and_softmax_along_axes(be, shape, dtype):
                     for name in ("amax", "amin"):
                         got, want = (getattr(b, name)(y, axes, keepdims) for b in (be, REFERENCE))
                         np.testing.assert_array_equal(got, want)
+
+
+@fast
+@all_dtypes
+@pytest.mark.parametrize("shape", [(4, 6), (300, 1), (40, 100), (3, 2, 5), (7,), (2, 300), (3, 0)])
+def test_scans_and_places_of_maxima(be, shape, dtype):
+    x = whole(np.random.default_rng(0), shape, dtype)
+    if dtype in FLOATS and x.size > 20:
+        x.flat[[3, 7, 9, 11]] = np.nan, np.inf, -np.inf, -0.0
+    calls = [("cumsum",), ("argcummax", True), ("argcummax", False)]
+    for y in (x, np.asfortranarray(x), x[::-1]):
+        for axis in range(x.ndim):
+            some = [("argmax", keep) for keep in (True, False)] if x.shape[axis] else []
+            for name, *args in calls + some:
+                with np.errstate(all="ignore"):
+                    got, want = (getattr(b, name)(y, axis, *args) for b in (be, REFERENCE))
+                assert got.dtype == want.dtype
+                np.testing.assert_array_equal(got, want)
 
 
 def test_long_sums_of_float32_are_exact_to_its_precision(threads):

@@ -1,5 +1,5 @@
-"""Sums, extremes and softmax along axes of dense arrays for `CpuJit`: NumPy's loops are slow where
-an axis is short, and have one core where it is long."""
+"""Sums, extremes, scans and softmax along axes of dense arrays for `CpuJit`: NumPy's loops are slow
+where an axis is short, and have one core where it is long."""
 
 from __future__ import annotations
 
@@ -61,6 +61,33 @@ class CpuJitAxes(Cpu):
         self._launch("extreme_rows", rows, 2, least, rows, out)
         shape = x.shape[: x.ndim - len(axis)]
         return out.reshape((*shape, *(1,) * len(axis)) if keepdims else shape)
+
+    def argmax(self, x: Array, axis: int | None, keepdims: bool = False) -> Array:
+        rows = None if axis is None else self._rows(x, (axis,))
+        if rows is None or rows.shape[1] > _FEW:
+            return super().argmax(x, axis, keepdims)
+        out = np.empty(len(rows), "i8")
+        self._launch("argmax_rows", rows, 2, rows, out)
+        return out.reshape((*x.shape[:-1], 1) if keepdims else x.shape[:-1])
+
+    def cumsum(self, x: Array, axis: int) -> Array:
+        rows = None
+        if axis % x.ndim == x.ndim - 1:  # elsewhere NumPy adds whole rows
+            rows = self._rows(np.ascontiguousarray(x), (axis,))
+        if rows is None:
+            return super().cumsum(x, axis)
+        out = memory.empty(rows.shape, x.dtype)
+        self._launch("cumsum_rows", rows, 4, rows, out)
+        return out.reshape(x.shape)
+
+    def argcummax(self, x: Array, axis: int, largest: bool) -> Array:
+        turned = np.ascontiguousarray(np.moveaxis(x, axis, -1))
+        rows = self._rows(turned, (-1,))
+        if rows is None:
+            return super().argcummax(x, axis, largest)
+        out = memory.empty(rows.shape, np.dtype("i8"))
+        self._launch("argcummax_rows", rows, 4, largest, rows, out)
+        return np.ascontiguousarray(np.moveaxis(out.reshape(turned.shape), -1, axis))
 
     def softmax(self, x: Array, axis: int) -> Array:
         rows = self._rows(x, (axis,))

@@ -1,5 +1,5 @@
-"""Numba kernels: sums, extremes and softmax along axes of dense arrays. Long sums are cut into
-parts that are added later: rounding errors stay small, and few of them have work for every core."""
+"""Numba kernels: sums, extremes, scans and softmax along axes of dense arrays. Long sums are cut
+into parts that are added later: rounding errors stay small, and few have work for every core."""
 
 from __future__ import annotations
 
@@ -78,6 +78,67 @@ def extreme_rows(ticket, chunk, least, x, out):
             else:
                 top = top_of(row, lanes)
             out[i] = np.nan if wrong else top
+
+
+@kernel(">n1 n <F2 >n1", "F")
+def argmax_rows(ticket, chunk, x, out):
+    """out (m,): where the first maximum of each row of x (m, r) is; NaN is largest."""
+    n, lanes = x.shape[0], np.empty(LANES, x.dtype)
+    tasks = (n + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        for i in range(t * chunk, min((t + 1) * chunk, n)):
+            row, wrong, at = x[i], 0, 0
+            for j in range(row.size):
+                wrong += row[j] != row[j]
+            if wrong:
+                while row[at] == row[at]:
+                    at += 1
+            else:
+                top = top_of(row, lanes)
+                while row[at] != top:
+                    at += 1
+            out[i] = at
+
+
+@kernel(">n1 n b <F2 >n2", "F")
+def argcummax_rows(ticket, chunk, largest, x, out):
+    """out (m, r): where the largest (or smallest) element of a row of x (m, r) up to each one is,
+    the last of equal ones; a NaN stays."""
+    n = x.shape[0]
+    tasks = (n + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        for i in range(t * chunk, min((t + 1) * chunk, n)):
+            row, places, at = x[i], out[i], 0
+            top = row[0]
+            for j in range(row.size):
+                v = row[j]
+                kept = (v >= top if largest else v <= top) | (v != v)
+                top = v if kept else top
+                at = j if kept else at
+                places[j] = at
+
+
+@kernel(">n1 n <F2 >F2", "F")
+def cumsum_rows(ticket, chunk, x, out):
+    """out (m, r): the sums up to each element of a row of x (m, r), in order."""
+    n = x.shape[0]
+    tasks = (n + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        for i in range(t * chunk, min((t + 1) * chunk, n)):
+            row, line = x[i], out[i]
+            total = line[0] = row[0]
+            for j in range(1, row.size):
+                total += row[j]
+                line[j] = total
 
 
 @kernel(">n1 n b <F2 >F2", "F")

@@ -144,6 +144,32 @@ class Dense(Channels):
         """The minimum over axes; NaN where there is one."""
         return x.min(axis=axis, keepdims=keepdims)
 
+    def argmax(self, x: Array, axis: int | None, keepdims: bool = False) -> Array:
+        """Where the first maximum along an axis is, int64; NaN is largest."""
+        return self.xp.argmax(x, axis=axis, keepdims=keepdims)
+
+    def cumsum(self, x: Array, axis: int) -> Array:
+        """Sums up to each element along an axis."""
+        return self.xp.cumsum(x, axis=axis, dtype=accumulator(x.dtype))
+
+    def argcummax(self, x: Array, axis: int, largest: bool) -> Array:
+        """Where the largest (or smallest) element up to each one along an axis is, int64, the last
+        of equal ones; a NaN stays. In log2(n) rounds, each of which doubles how far back an element
+        looks."""
+        xp = self.xp
+        places = xp.arange(x.shape[axis]).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
+        best, where = x.copy(), xp.broadcast_to(places, x.shape).copy()
+        lead, reach = (slice(None),) * axis, 1
+        while reach < x.shape[axis]:
+            early, late = (*lead, slice(None, -reach)), (*lead, slice(reach, None))
+            old, new = best[early], best[late]
+            keep = (new >= old if largest else new <= old) | (new != new)
+            # Both are read before one is written: they overlap.
+            held, at = xp.where(keep, new, old), xp.where(keep, where[late], where[early])
+            best[late], where[late] = held, at
+            reach *= 2
+        return where
+
     def softmax(self, x: Array, axis: int) -> Array:
         """exp(x) over its sum along an axis."""
         wide = _wide(x)

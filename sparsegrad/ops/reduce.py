@@ -170,10 +170,10 @@ for _extreme in (amax_p, amin_p):
 
 
 @primitive(promote="none", aux=("index",))
-def max_p(xp: Any, x: Any, *, axis: int) -> Any:
+def max_p(be: Any, x: Any, *, axis: int) -> Any:
     """Maximum along one axis, kept as size 1; the first of equal elements wins."""
-    index = xp.expand_dims(xp.argmax(x, axis=axis), axis)
-    return xp.take_along_axis(x, index, axis=axis), index
+    index = be.argmax(x, axis, True)
+    return be.xp.take_along_axis(x, index, axis=axis), index
 
 
 max_p.defvjp(
@@ -182,8 +182,8 @@ max_p.defvjp(
 
 
 @primitive(promote="none")
-def argmax_p(xp: Any, x: Any, *, axis: int | None, keepdims: bool = False) -> Any:
-    return xp.argmax(x, axis=axis, keepdims=keepdims)
+def argmax_p(be: Any, x: Any, *, axis: int | None, keepdims: bool = False) -> Any:
+    return be.argmax(x, axis, keepdims)
 
 
 def product(x: Any, axes: tuple[int, ...]) -> Any:

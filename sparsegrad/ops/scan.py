@@ -16,10 +16,10 @@ __all__ = ["ScanResult", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"
 
 
 @primitive(promote="none")
-def cumsum_p(xp: Any, x: Any, *, axis: int, reverse: bool = False) -> Any:
+def cumsum_p(be: Any, x: Any, *, axis: int, reverse: bool = False) -> Any:
     """Sums up to each element along one axis, or from it on; 16-bit floats in float32."""
     turn = (slice(None),) * axis + (slice(None, None, -1),)
-    out = xp.cumsum(x[turn] if reverse else x, axis=axis, dtype=dtypes.accumulator(x.dtype))
+    out = be.cumsum(x[turn] if reverse else x, axis)
     return (out[turn] if reverse else out).astype(x.dtype, copy=False)
 
 
@@ -27,21 +27,10 @@ cumsum_p.defvjp(x=lambda g, axis, reverse: cumsum_p(g, axis=axis, reverse=not re
 
 
 @primitive(promote="none")
-def argcummax_p(xp: Any, x: Any, *, axis: int, largest: bool) -> Any:
+def argcummax_p(be: Any, x: Any, *, axis: int, largest: bool) -> Any:
     """Where the largest (or smallest) element up to each one is, the last of equal ones; a NaN
-    stays. In log2(n) rounds, each of which doubles how far back an element looks."""
-    places = xp.arange(x.shape[axis]).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
-    best, where = x.copy(), xp.broadcast_to(places, x.shape).copy()
-    lead, reach = (slice(None),) * axis, 1
-    while reach < x.shape[axis]:
-        early, late = (*lead, slice(None, -reach)), (*lead, slice(reach, None))
-        old, new = best[early], best[late]
-        keep = (new >= old if largest else new <= old) | (new != new)
-        # Both are read before one is written: they overlap.
-        held, at = xp.where(keep, new, old), xp.where(keep, where[late], where[early])
-        best[late], where[late] = held, at
-        reach *= 2
-    return where
+    stays."""
+    return be.argcummax(x, axis, largest)
 
 
 def _rounds(x: Any, axis: int, join: Any) -> Any:

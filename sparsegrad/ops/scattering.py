@@ -50,12 +50,15 @@ def _grid(xp: Any, index: Any, axis: int) -> tuple[Any, ...]:
 
 def flat_positions(xp: Any, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
     """The positions that `index` means along one axis, in a row-major array of `shape`."""
-    flat = xp.zeros(index.shape, dtype="int64")
-    stride = 1
-    for ids, n in zip(reversed(_grid(xp, index, axis)), reversed(shape), strict=True):
-        flat += ids * stride
-        stride *= n
-    return flat.reshape(-1)
+    lines, along, stride = 0, index, 1  # of the line along the axis, small; and within it
+    for d in reversed(range(index.ndim)):
+        if d == axis:
+            along = index * stride if stride > 1 else index
+        else:
+            ids = xp.arange(index.shape[d], dtype="int64") * stride
+            lines = lines + ids.reshape([-1 if i == d else 1 for i in range(index.ndim)])
+        stride *= shape[d]
+    return (along + lines).astype("int64", copy=False).reshape(-1)
 
 
 # ---- the pair: reading along an axis, and adding back ------------------------------------------
@@ -63,7 +66,7 @@ def flat_positions(xp: Any, index: Any, axis: int, shape: tuple[int, ...]) -> An
 def gather_p(xp: Any, x: Any, *, index: Any, axis: int, sparse: bool = False) -> Any:
     """x[..., index[...], ...] along one axis, in the shape of `index`, which may be smaller than x
     along the others. sparse: the gradient is an element-sparse SparseTensor."""
-    return x[_grid(xp, index, axis)]
+    return x.reshape(-1)[flat_positions(xp, index, axis, x.shape)].reshape(index.shape)
 
 
 @primitive(promote="none")

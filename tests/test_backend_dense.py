@@ -122,6 +122,17 @@ def test_extremes_and_softmax_along_axes(be, shape, dtype):
 
 
 @fast
+@floats
+def test_the_error_function(be, dtype):
+    x = [np.linspace(-6, 6, 3001), [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-7, 3e4]]
+    x = np.concatenate(x).astype(dtype)
+    got, want = be.erf(x), REFERENCE.erf(x)
+    assert got.dtype == want.dtype
+    np.testing.assert_allclose(got, want, rtol=4 * np.finfo(dtype).eps)
+    np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
+
+
+@fast
 @all_dtypes
 @pytest.mark.parametrize("shape", [(4, 6), (300, 1), (40, 100), (3, 2, 5), (7,), (2, 300), (3, 0)])
 def test_scans_and_places_of_maxima(be, shape, dtype):

@@ -76,6 +76,10 @@ class CpuJitDense(CpuJitChannels):
         out = self._elementwise("elu_grad", g, x, factor=alpha)
         return super().elu_grad(g, x, alpha) if out is None else out
 
+    def erf(self, x: Array) -> Array:
+        out = self._elementwise("erf", x)
+        return super().erf(x) if out is None else out.astype(x.dtype, copy=False)
+
     def gelu(self, x: Array) -> Array:
         out = self._elementwise("gelu", x)
         return super().gelu(x) if out is None else out

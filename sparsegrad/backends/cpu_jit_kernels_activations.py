@@ -19,9 +19,8 @@ _INVERSES = tuple(1 / k for k in range(13, 1, -1))
 # The normal distribution function from erf and erfc, with Cephes' coefficients: erf(a) is a times
 # a polynomial in a² up to 1, erfc(a) is exp(-a²) / a times one in 1 / a² up to 2, and one beyond.
 @inlined({"contract"})
-def _normal32(x, bell):
-    """For `bell` = exp(-x² / 2)."""
-    a = abs(x) * float32(_ROOT_HALF)
+def _near(a):
+    """erf(a) / a up to 1."""
     s = a * a
     p = float32(7.853861353153693e-5)
     p = p * s + float32(-8.010193625184903e-4)
@@ -29,8 +28,12 @@ def _normal32(x, bell):
     p = p * s + float32(-2.685381193529856e-2)
     p = p * s + float32(1.128358514861418e-1)
     p = p * s + float32(-3.761262582423300e-1)
-    p = p * s + float32(1.128379165726710)
-    low = float32(0.5) + float32(0.5) * x * float32(_ROOT_HALF) * p
+    return p * s + float32(1.128379165726710)
+
+
+@inlined({"contract"})
+def _tail(a, bell):
+    """erfc(a) from 1 on, for `bell` = exp(-a²)."""
     q = float32(1) / (a if a > float32(1) else float32(1))
     y = q * q
     u = float32(2.326819970068386e-2)
@@ -50,7 +53,15 @@ def _normal32(x, bell):
     v = v * y + float32(4.218463358204948e-1)
     v = v * y + float32(-2.820767439740514e-1)
     v = v * y + float32(5.641895067754075e-1)
-    tail = float32(0.5) * bell * q * (u if a < float32(2) else v)
+    return bell * q * (u if a < float32(2) else v)
+
+
+@inlined({"contract"})
+def _normal32(x, bell):
+    """For `bell` = exp(-x² / 2)."""
+    a = abs(x) * float32(_ROOT_HALF)
+    low = float32(0.5) + float32(0.5) * x * float32(_ROOT_HALF) * _near(a)
+    tail = float32(0.5) * _tail(a, bell)
     high = tail if x < float32(0) else float32(1) - tail
     return low if a < float32(1) else high
 
@@ -64,6 +75,35 @@ def _normal_of(x, bell):
     if x == float32:
         return lambda x, bell: _normal32(x, bell)
     return lambda x, bell: 0.5 * math.erfc(-x * _ROOT_HALF)
+
+
+@inlined({"contract"})
+def _erf32(x):
+    a = abs(x)
+    high = float32(1) - _tail(a, exp(-a * a))
+    return x * _near(a) if a < float32(1) else (-high if x < float32(0) else high)
+
+
+def _erf(x):
+    raise NotImplementedError("compiled only")
+
+
+@overload(_erf, jit_options={"forceinline": True})
+def _erf_of(x):
+    return (lambda x: _erf32(x)) if x == float32 else (lambda x: math.erf(x))
+
+
+@kernel(">n1 n <F1 >F1", "F")
+def erf(ticket, chunk, x, out):
+    """out = the error function."""
+    tasks = (x.size + chunk - 1) // chunk
+    while True:
+        t = draw(ticket)
+        if t >= tasks:
+            return
+        source, result = x[t * chunk : (t + 1) * chunk], out[t * chunk : (t + 1) * chunk]
+        for i in range(source.size):
+            result[i] = _erf(source[i])
 
 
 @kernel(">n1 n <F1 >F1", "F")

@@ -62,7 +62,7 @@ sg_segment_reduce(const T* __restrict__ values, const I* __restrict__ offsets, l
     sg_merge_lanes(state, columns, lanes);
     if (!work.live || work.stride > 0) continue;  // no collectives below
     const A result = sg_result<OP>(state, work.count == 0, absent_or_null, work.segment);
-    if (OP == 3) wide_or_null[place] = result;
+    if (wide_or_null) wide_or_null[place] = result;
     else out_or_null[place] = SgNarrow<T>::from(result);
   }
   sg_parts<State, A>(values, (const T*)nullptr, offsets, segments, n, width, columns, tile,

@@ -65,9 +65,6 @@ class CudaFused(Backend):
             _columns(len(lists))(*lists, out.reshape(-1))
         return out
 
-    def bias_act(self, x: Array, bias: Array, activation: str) -> Array:
-        return _fused(Backend.bias_act, self, x, bias, activation=activation)
-
     def relu_grad(self, g: Array, y: Array) -> Array:
         return _fused(Backend.relu_grad, self, g, y)
 

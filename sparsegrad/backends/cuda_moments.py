@@ -74,19 +74,18 @@ class CudaMoments(Backend):
     ) -> Array:
         if not x.size:
             return x.copy()
-        g, wide = (cupy.ascontiguousarray(self.convert(a, total.dtype)) for a in (g, x))
         numbers = float(cells), 2 / free if free else nan, prod(x.shape[1:])
-        out = _var_grad(wide.reshape(-1), g, total, runs.slots, *numbers)
-        return self.convert(out.reshape(x.shape), x.dtype)
+        out = _var_grad(cupy.ascontiguousarray(x).reshape(-1), g, total, runs.slots, *numbers)
+        return out.reshape(x.shape)
 
 
 _var_grad = cupy.ElementwiseKernel(
-    "T x, raw T g, raw T total, raw I slots, float64 cells, float64 slope, int64 width",
+    "T x, raw G g, raw W total, raw I slots, float64 cells, float64 slope, int64 width",
     "T out",
     """
     const long long e = width == 1 ? i : i / width;
     const long long at = slots[e] * width + (i - e * width);
-    out = g[at] * T(slope) * (x - total[at] / T(cells));
+    out = T(static_cast<W>(g[at]) * W(slope) * (static_cast<W>(x) - total[at] / W(cells)));
     """,
     "sg_var_grad",
 )

@@ -97,6 +97,7 @@ def reduce(
     *,
     absent: Array | None = None,
     longest: int | None = None,
+    wide: bool = False,
     dtype: str | None = None,
 ) -> Array:
     """Sum, largest, least, product or log of the sum of exponentials of each segment:
@@ -105,17 +106,20 @@ def reduce(
     Of an empty segment 0, or the lowest number there is, the highest for the least, or 1 for a
     product. absent (s,), int64: as many zeros are among the factors, or among those of which the
     largest (or least) is found, and that is 0 of none at all. longest: what no segment is longer
-    than, where that is known. `dtype="bfloat16"` says that uint16 arrays hold bfloat16.
+    than, where that is known. wide: in the dtype of accumulators. `dtype="bfloat16"` says that
+    uint16 arrays hold bfloat16.
     """
     import cupy
 
-    out = cupy.empty((offsets.size - 1, *values.shape[1:]), values.dtype)
+    kept = accumulator_of(ctype_of(values.dtype, dtype)) if wide else values.dtype
+    out = cupy.empty((offsets.size - 1, *values.shape[1:]), kept)
     if not out.size:
         return out
     values = cupy.ascontiguousarray(values)
     if absent is not None:
         absent = absent.astype("int64", copy=False)
-    _Call(values, offsets, dtype, longest).reduce(op, values, out=out, absent=absent)
+    to = {"wide" if wide else "out": out}
+    _Call(values, offsets, dtype, longest).reduce(op, values, absent=absent, **to)
     return out
 
 

@@ -58,7 +58,7 @@ class Degrees:
         if loops is not None:
             x = self.put_rows(x, loops.slots, pattern.nnz, loops.distinct)
             x[loops.diagonal] += 1
-        scale = self.fused(inverse, self.line_sums(pattern, x), root=both, more=0)
+        scale = self.fused(_inverse, self.line_sums(pattern, x), root=both)
         y = x * self.gather(scale, pattern.row)
         if both:
             y *= self.gather(scale, pattern.col)
@@ -83,9 +83,8 @@ class Degrees:
         return out if loops is None else self.gather(out, loops.slots)
 
 
-def inverse(xp: Any, total: Array, *, root: bool, more: int) -> Array:
-    """1 / (total + more) or its root, as `Degrees.by_degree` has it."""
-    total = total + more
+def _inverse(xp: Any, total: Array, *, root: bool) -> Array:
+    """1 / total or its root, as `Degrees.by_degree` has it."""
     if root:
         return xp.where(total > 0, 1 / xp.sqrt(xp.where(total > 0, total, 1)), 0)
     return xp.where(total == 0, 0, 1 / xp.where(total == 0, 1, total))

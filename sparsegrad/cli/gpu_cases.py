@@ -193,6 +193,8 @@ CASES = (
     Case("rows by an index that comes again", _again),
     Case("the largest of rows", lambda t: sg.top_k(t.matrix(), 3, dim=1)),
     Case("the largest of long rows", lambda t: sg.top_k(t.matrix(4, 2000), 3, dim=1)),
+    # So long, and so few, that all are sorted.
+    Case("the largest of longest rows", lambda t: sg.top_k(t.matrix(4, 140_000), 3, dim=1), WIDE),
     Case("cells where a mask is true", lambda t: (A := t.matrix())[A > 0.5]),
     Case("where a sparse mask is true", lambda t: sg.where(t.matrix() > 0, t.matrix(), t.matrix())),
     Case("cells where another mask is true", lambda t: t.matrix()[t.matrix() > 0.5]),

@@ -45,6 +45,8 @@ def runs(offsets):
 def check_sum(cp, dtype="float32", **options):
     (values,), (there,), offsets, offsets_there = drawn(cp, dtype=dtype, **options)
     got = segment.reduce(there, offsets_there, segment.SUM, dtype=dtype).get()
+    wide = segment.reduce(there, offsets_there, segment.SUM, wide=True, dtype=dtype).get()
+    assert wide.dtype.itemsize >= 4 and (store(wide, dtype) == got).all()  # rounded once
     x = load(values, dtype)
     for i, run in enumerate(runs(offsets)):
         if dtype in INDEX:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparsegrad import dtypes
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.activations import elu, softplus
 from sparsegrad.ops.elementwise import abs as abs_
-from sparsegrad.ops.elementwise import sigmoid, tanh, where
+from sparsegrad.ops.elementwise import cast, sigmoid, tanh, where
 from sparsegrad.ops.reduce import axis_of, softmax
 from sparsegrad.ops.shape import as_argument, reshape_p, slice_p
 from sparsegrad.ops.sparse_structure import each_once
-from sparsegrad.ops.unary import clamp
+from sparsegrad.ops.unary import clamp, clamp_p
 
 __all__ = [
     "celu",
@@ -48,9 +49,8 @@ def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     tensor([-1. ,  0.5])
     """
     x = as_argument("hardtanh", x)
-    if x._is_sparse:
-        return clamp(x, min_val, max_val)
-    return where(x <= min_val, min_val, where(x >= max_val, max_val, x))
+    x = cast(x, dtypes.result_type(x, min_val, max_val))
+    return clamp_p(x, low=min_val, high=max_val, closed=False)
 
 
 def relu6(x: Any) -> Any:

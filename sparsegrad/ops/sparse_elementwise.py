@@ -80,7 +80,7 @@ for _op, _at_zero in (
 
 
 @unary.clamp_p.defsparse
-def _clamp(x: Any, *, low: Any, high: Any) -> Any:
+def _clamp(x: Any, *, low: Any, high: Any, closed: bool = True) -> Any:
     if (low is not None and low > 0) or (high is not None and high < 0):
         raise DensifyError(
             f"clamp: absent entries of a sparse tensor would leave 0; got min {low}, max {high}; "
@@ -88,7 +88,7 @@ def _clamp(x: Any, *, low: Any, high: Any) -> Any:
             "sg.clamp(A.to_dense(), ...)"
         )
     x = x if x.pattern.core.unique else coalesce(x)
-    return _wrap(unary.clamp_p(x.values, low=low, high=high), x.pattern)
+    return _wrap(unary.clamp_p(x.values, low=low, high=high, closed=closed), x.pattern)
 
 
 def _cotangent(op: Primitive) -> None:

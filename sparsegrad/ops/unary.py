@@ -160,29 +160,34 @@ for _step in (floor_p, ceil_p, trunc_p, round_p, sign_p):
 
 # ---- clamping ----------------------------------------------------------------------------------
 @primitive
-def clamp_p(xp: Any, x: Any, *, low: Any, high: Any) -> Any:
+def clamp_p(xp: Any, x: Any, *, low: Any, high: Any, closed: bool = True) -> Any:
+    """closed: on a bound the slope is that of x, otherwise 0."""
     if low is None or high is None:
         return xp.minimum(x, high) if low is None else xp.maximum(x, low)
     return xp.clip(x, low, high)
 
 
 @primitive
-def clamp_grad_p(be: Any, dy: Any, x: Any, *, low: Any, high: Any) -> Any:
-    """All of dy inside the bounds and on them, as in PyTorch; nothing outside."""
+def clamp_grad_p(be: Any, dy: Any, x: Any, *, low: Any, high: Any, closed: bool = True) -> Any:
+    """All of dy inside the bounds, and on them if they are `closed`; nothing outside."""
     bounds = (-math.inf if low is None else low, math.inf if high is None else high)
-    return be.fused(_inside, dy, x, *bounds)
+    return be.fused(_inside if closed else _strictly_inside, dy, x, *bounds)
 
 
 def _inside(xp: Any, dy: Any, x: Any, low: Any, high: Any) -> Any:
     return dy * ((x >= low) & (x <= high))
 
 
+def _strictly_inside(xp: Any, dy: Any, x: Any, low: Any, high: Any) -> Any:
+    return xp.where((x <= low) | (x >= high), 0, dy).astype(dy.dtype)
+
+
 clamp_p.defvjp(
-    x=lambda g, x, low, high: clamp_grad_p(g, x, low=low, high=high),
+    x=lambda g, x, low, high, closed: clamp_grad_p(g, x, low=low, high=high, closed=closed),
     sparse_g=True,
 )
 clamp_grad_p.defvjp(
-    dy=lambda g, x, low, high: clamp_grad_p(g, x, low=low, high=high),
+    dy=lambda g, x, low, high, closed: clamp_grad_p(g, x, low=low, high=high, closed=closed),
     x=lambda g, dy: g * dy * 0,
 )
 

@@ -145,6 +145,8 @@ ROWS = [
                         (T.erf_grad_p, lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)))),
     OpCase("clamp_grad", lambda dy, x: U.clamp_grad_p(dy, x, low=-0.6, high=0.6),
            lambda dy, x: dy * (np.abs(x) <= 0.6), same_shape, "clamp_grad_p"),
+    OpCase("clamp_grad[open]", lambda dy, x: U.clamp_grad_p(dy, x, low=0, high=6, closed=False), lambda dy, x: np.array([0, 2, 3, 0, 0.0]),
+           lambda d: iter([((np.array([1.0, 2, 3, 4, np.inf]), np.array([0.0, 0.5, np.nan, 6, 9])), {})]), order=0),
     *(OpCase(name, getattr(sg, name), ref, special, f"{name}_p", order=0) for name, ref in (
         ("isnan", np.isnan), ("isinf", np.isinf), ("isfinite", np.isfinite), ("logical_not", np.logical_not), ("signbit", np.signbit))),
     *(OpCase(name, getattr(sg, name), getattr(np, name), special, order=0) for name in ("isposinf", "isneginf")),

@@ -44,7 +44,7 @@ REFS = {
 ROWS = [
     *(OpCase(name, getattr(sg, name), ref, apart) for name, ref in REFS.items()),
     *(OpCase(f"{name}[sparse]", getattr(sg, name), REFS[name], one_sparse, formats=FORMATS)
-      for name in ("softshrink", "tanhshrink")),
+      for name in ("hardtanh", "softshrink", "tanhshrink")),
     OpCase("celu[alpha]", lambda x: sg.celu(x, 2.0), lambda x: 2 * elu(x / 2), apart, errors=(
         (lambda: sg.celu(sg.ones(2), 0.0), ValueError, "celu: alpha must be > 0, got 0"),
         (lambda: sg.softshrink(sg.ones(2), -1.0), ValueError, "softshrink: lambd must be >= 0, got -1.0"))),

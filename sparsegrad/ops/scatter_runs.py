@@ -26,14 +26,19 @@ class _Runs(NamedTuple):
     offsets: Any  # (s + 1,) where the run of a place begins
 
 
-def _runs(xp: Any, flat: Any, with_own: bool) -> _Runs:
-    """Runs of elements that go to places `flat` (e,); `with_own` puts before these elements one
-    for each place, which comes first in its run."""
-    places, which = xp.unique(flat, return_inverse=True)
+def _runs(be: Any, flat: Any, n: int, with_own: bool) -> _Runs:
+    """Runs of elements that go to places `flat` (e,) of n; `with_own` puts before these elements
+    one for each place, which comes first in its run."""
+    xp, perm = be.xp, be.sort_coo((flat,), (n,))
+    order = xp.arange(flat.size) if perm is None else perm.astype("int64", copy=False)
+    (places,), offsets = be.runs((flat if perm is None else flat[perm],))
     if with_own:
-        which = xp.concatenate((xp.arange(places.size), which))
-    order = xp.argsort(which, kind="stable")
-    return _Runs(places, order, _offsets(xp, xp.bincount(which, minlength=places.size)))
+        own, count = xp.arange(places.size + 1), places.size
+        joined = xp.empty(flat.size + count, dtype="int64")
+        joined[offsets[:-1] + own[:-1]] = own[:-1]
+        joined[xp.arange(flat.size) + be.expand(offsets, flat.size) + 1] = order + count
+        order, offsets = joined, offsets + own
+    return _Runs(places, order, offsets)
 
 
 def _offsets(xp: Any, counts: Any) -> Any:
@@ -90,7 +95,7 @@ def _scattered(op: str, x: Any, ids: Any, src: Any, reduce: str, own: bool) -> A
         return x
     be = backends.for_array(ids)
     xp = be.xp
-    runs = _runs(xp, ids, own)
+    runs = _runs(be, ids, len(x.data), own)
     elements = cast(src, x.dtype)
     if own:
         elements = cat_p(take_p(x, index=runs.places), elements, axis=0)

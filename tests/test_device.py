@@ -240,6 +240,23 @@ def test_sparse_ops_take_few_launches(case: OpCase, duplicates: bool, device: st
         assert len(found[1]) <= max(backward, LAUNCHES), found[1]
 
 
+# Those that sum in float32 what they read in 16 bits, and formulas: no casts around kernels.
+NARROW = r"gcn_norm|row_normalize|spmm\[(bias|relu|sigmoid)|var\[sparse\]|norm\[sparse,2\]"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", [name for name in BY_NAME if re.match(NARROW, name)])
+def test_sparse_ops_take_few_launches_in_16_bits(name: str, dtype: str, device: str) -> None:
+    if not simulated():
+        pytest.skip("only the simulator counts launches")
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    case = BY_NAME[name]
+    for sample in list(case.samples(Draw()))[::3]:
+        found = launches(Kept(device, case, sample, case.formats[-1], dtype))
+        assert max(map(len, found)) <= LAUNCHES, found
+
+
 KERNELS = "spmm|spgemm|matmul|sddmm|softmax|log_softmax|logsumexp"
 FLOATS = [
     pytest.param(*p.values, dtype, id=f"{p.id}-{dtype}")

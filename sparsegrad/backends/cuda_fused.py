@@ -11,16 +11,21 @@ import cupy
 import numpy as np
 
 from sparsegrad.backends.base import Array, Backend
+from sparsegrad.dtypes import accumulator
 
 __all__ = ["CudaFused"]
 
 
 class CudaFused(Backend):
-    """Formulas of primitives, and activations; of bfloat16, which CuPy does not fuse, they are
-    several launches. Rows by index, some of which are absent."""
+    """Formulas of primitives, and activations. Rows by index, some of which are absent."""
 
     def fused(self, formula: Callable[..., Array], *arrays: Any, **static: Any) -> Array:
         return _fused(formula, cupy, *arrays, **static)
+
+    def divided(self, name: str, a: Array, b: Array) -> Array:
+        if not any(hasattr(x, "dtype") and accumulator(x.dtype) != x.dtype for x in (a, b)):
+            return super().divided(name, a, b)
+        return _fused(_divided, cupy, a, b, name=name)
 
     def gather_or_zero(self, x: Array, index: Array) -> Array:
         out = cupy.empty((index.size, *x.shape[1:]), x.dtype)
@@ -144,31 +149,57 @@ def _columns(count: int) -> Any:
     )
 
 
+def _divided(xp: Any, a: Array, b: Array, *, name: str) -> Array:
+    return getattr(xp, name)(a, b)
+
+
 def _fused(formula: Callable[..., Any], lib: Any, *operands: Any, **static: Any) -> Array:
     """formula(lib, *operands, **static) as a kernel of CuPy's. Numbers among the operands are
     arguments of the kernel, and may only meet arrays: what CuPy makes of two of them is rounded to
     16 bits. What is static is compiled in: a kernel for each value."""
-    names = [getattr(x, "dtype", np.dtype("f8")).name for x in operands]
-    if "bfloat16" in names:
-        return formula(lib, *operands, **static)
-    narrow = tuple(name == "float16" for name in names)
-    return _kernel(formula, lib, narrow, tuple(static.items()))(*operands)
+    names = tuple(getattr(x, "dtype", np.dtype("f8")).name for x in operands)
+    out = _kernel(formula, lib, names, tuple(static.items()))(*map(_bits, operands))
+    return out.view("bfloat16") if "bfloat16" in names and out.dtype == np.uint16 else out
+
+
+def _bits(x: Any) -> Any:
+    """What CuPy fuses: it does not know bfloat16."""
+    return x.view(np.uint16) if getattr(x, "dtype", None) == "bfloat16" else x
 
 
 @cache
 def _kernel(
     formula: Callable[..., Any],
     lib: Any,
-    narrow: tuple[bool, ...],
+    names: tuple[str, ...],
     static: tuple[tuple[str, Any], ...],
 ) -> Callable[..., Any]:
-    """narrow: which operands are of 16 bits. They are computed in float32, and rounded once."""
+    """names: dtypes of the operands. Those of 16 bits are computed in float32, and rounded once."""
+    from_bits, to_bits = _of_bfloat16()
+    widen = {"float16": lambda x: x.astype("f4"), "bfloat16": from_bits}
+    narrow = {"float16": lambda x: x.astype("f2"), "bfloat16": to_bits}
+    half = next((name for name in names if name in narrow), None)
 
     def of_elements(*args: Any) -> Any:
-        wide = [x.astype("f4") if half else x for x, half in zip(args, narrow, strict=True)]
+        wide = [widen[n](x) if n in widen else x for x, n in zip(args, names, strict=True)]
         out = formula(lib, *wide, **dict(static))
-        half = any(narrow) and out.dtype.kind == "f"
-        return out.astype("f2") if half else out
+        return narrow[half](out) if half and out.dtype.kind == "f" else out
 
     of_elements.__name__ = f"sg_{formula.__name__.strip('_').removesuffix('_p')}"
     return cupy.fuse(of_elements)
+
+
+@cache
+def _of_bfloat16() -> tuple[Any, Any]:
+    """From its bits to float32, and back, the nearest one, as functions that CuPy fuses."""
+    create = cupy._core.create_ufunc
+    return create(
+        "sg_from_bfloat16", ("H->f",), "out0 = __uint_as_float((unsigned int)in0 << 16)"
+    ), create(
+        "sg_to_bfloat16",
+        ("f->H",),
+        """
+        const unsigned int u = __float_as_uint(in0);
+        out0 = in0 != in0 ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+        """,
+    )

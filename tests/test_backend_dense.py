@@ -135,15 +135,16 @@ def test_the_error_function(be, dtype):
 @fast
 @all_dtypes
 @pytest.mark.parametrize("shape", [(4, 6), (300, 1), (40, 100), (3, 2, 5), (7,), (2, 300), (3, 0)])
-def test_scans_and_places_of_maxima(be, shape, dtype):
+def test_scans_and_places_in_the_order(be, shape, dtype):
     x = whole(np.random.default_rng(0), shape, dtype)
     if dtype in FLOATS and x.size > 20:
         x.flat[[3, 7, 9, 11]] = np.nan, np.inf, -np.inf, -0.0
     calls = [("cumsum",), ("argcummax", True), ("argcummax", False)]
     for y in (x, np.asfortranarray(x), x[::-1]):
         for axis in range(x.ndim):
-            some = [("argmax", keep) for keep in (True, False)] if x.shape[axis] else []
-            for name, *args in calls + some:
+            n = x.shape[axis]
+            some = [("argmax", True), ("argmax", False), ("argkth", n // 2), ("argkth", n - 1)]
+            for name, *args in calls + (some if n else []):
                 with np.errstate(all="ignore"):
                     got, want = (getattr(b, name)(y, axis, *args) for b in (be, REFERENCE))
                 assert got.dtype == want.dtype

@@ -91,6 +91,16 @@ class Cpu(Backend):
         shape[axis] = sum(x.shape[axis] for x in arrays)
         return np.concatenate(arrays, axis=axis, out=memory.empty(tuple(shape), dtype))
 
+    def argkth(self, x: Array, axis: int, k: int) -> Array:
+        if x.dtype.kind not in "fiub":
+            return super().argkth(x, axis, k)
+        value = np.partition(x, k, axis=axis).take([k], axis=axis)
+        none = value != value
+        before = ((x < value) | (none & (x == x))).sum(axis=axis, keepdims=True)
+        equal = (x == value) | (none & (x != x))
+        count = equal.cumsum(axis=axis, dtype="int32" if x.shape[axis] < 1 << 31 else "int64")
+        return (count > k - before).argmax(axis=axis, keepdims=True)
+
     def gather(self, x: Array, index: Array) -> Array:
         # Several times as fast where it can be, but it first copies what is not contiguous.
         return x.take(index, axis=0) if x.flags.c_contiguous and x.ndim else x[index]

@@ -148,6 +148,12 @@ class Dense(Channels):
         """Where the first maximum along an axis is, int64; NaN is largest."""
         return self.xp.argmax(x, axis=axis, keepdims=keepdims)
 
+    def argkth(self, x: Array, axis: int, k: int) -> Array:
+        """Where the k-th element (from 0) in the stable order along an axis is, kept as size 1; NaN
+        is largest."""
+        order = self.xp.argsort(x, axis=axis, kind="stable")
+        return order[(slice(None),) * axis + (slice(k, k + 1),)]
+
     def cumsum(self, x: Array, axis: int) -> Array:
         """Sums up to each element along an axis."""
         return self.xp.cumsum(x, axis=axis, dtype=accumulator(x.dtype))

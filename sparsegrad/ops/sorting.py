@@ -14,7 +14,7 @@ from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.composite import dense_argument
 from sparsegrad.ops.reduce import axis_of, one_axis, sum_p
 from sparsegrad.ops.scattering import gather_p
-from sparsegrad.ops.shape import reshape_p, slice_p
+from sparsegrad.ops.shape import reshape_p
 from sparsegrad.ops.statistics import picked
 
 __all__ = ["SortResult", "argsort", "kthvalue", "median", "sort", "topk", "unique"]
@@ -31,6 +31,12 @@ def _order(xp: Any, x: Any, axis: int, descending: bool) -> Any:
         return xp.argsort(x, axis=axis, kind="stable")
     turn = (slice(None),) * axis + (slice(None, None, -1),)
     return x.shape[axis] - 1 - xp.argsort(x[turn], axis=axis, kind="stable")[turn]
+
+
+@primitive(promote="none")
+def argkth_p(be: Any, x: Any, *, axis: int, k: int) -> Any:
+    """Position along one axis of the k-th element (from 0) in stable order, kept as size 1."""
+    return be.argkth(x, axis, k)
 
 
 @primitive(promote="none")
@@ -119,8 +125,7 @@ def kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> SortResult
     flat, axis = one_axis("kthvalue", x, dim)
     if not 1 <= k <= flat.shape[axis]:
         raise ShapeError(f"kthvalue: k must lie in [1, {flat.shape[axis]}], got {k}")
-    order = argsort_p(flat, axis=axis)
-    index = slice_p(order, axis=axis, start=k - 1, stop=k)
+    index = argkth_p(flat, axis=axis, k=k - 1)
     return SortResult(*picked(flat, index, axis, keepdim and x.ndim > 0))
 
 
@@ -132,6 +137,8 @@ def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     >>> sg.median(sg.tensor([4.0, 1.0, 3.0, 2.0]))
     tensor(2.)
     """
+    from sparsegrad.tensor import Tensor
+
     x = dense_argument("median", x)
     if dim is None:
         flat = reshape_p(x, shape=(-1,))
@@ -142,11 +149,11 @@ def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     n = flat.shape[axis]
     if not n:
         raise ShapeError(f"median: no median over an empty dimension of shape {x.shape}")
-    order = argsort_p(flat, axis=axis)
-    xp = backends.for_array(flat.data).xp
-    bad = xp.isnan(flat.data).any(axis=axis, keepdims=True)  # NaN is sorted last
-    place = xp.where(bad, n - 1, (n - 1) // 2)
-    index = gather_p(order, index=place, axis=axis)
+    index = argkth_p(flat, axis=axis, k=(n - 1) // 2)
+    be = backends.for_array(flat.data)
+    bad = be.xp.isnan(flat.data)
+    latest = n - 1 - be.argmax(be.xp.flip(bad, axis), axis, True)
+    index = Tensor(be.xp.where(bad.any(axis=axis, keepdims=True), latest, index.data))
     return SortResult(*picked(flat, index, axis, keepdim and x.ndim > 0))
 
 

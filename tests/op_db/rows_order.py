@@ -96,6 +96,10 @@ ROWS = [
            lambda d: iter([((d.dense(3, 40),), {}), ((d.dense(3),), {}), ((d.dense(0, 20),), {})]), "argtopk_p", order=0),
     OpCase("kthvalue", lambda x: sg.kthvalue(x, 2, 1, True).values, lambda x: np.sort(x, 1)[:, 1:2], lambda d: iter([((d.dense(3, 4),), {})]), errors=(
         (lambda: sg.kthvalue(sg.ones(3), 0), sg.ShapeError, r"kthvalue: k must lie in \[1, 3\], got 0"),)),
+    OpCase("argkth", lambda x: sg.kthvalue(x, 3, 1).indices, lambda x: np.argsort(x, 1, kind="stable")[:, 2],
+           lambda d: iter([((d.dense(3, 4),), {}), ((np.round(d.dense(20, 9)),), {}), ((np.array([[1, np.nan, 0, np.nan], [np.nan, 2, 2, 2], [np.nan] * 4, [np.inf, -np.inf, 0.0, -0.0]]),), {})]), "argkth_p", order=0),
+    OpCase("median[nan]", lambda x: sg.median(x, 1).indices, lambda x: np.array([3, 2, 3]),
+           lambda d: iter([((np.array([[1, np.nan, 0, np.nan], [5.0, 2, 2, 2], [np.nan] * 4]),), {})]), order=0),
     OpCase("median", lambda x, dim: sg.median(x, dim).values, lower_median, lines, errors=(
         (lambda: sg.median(sg.ones(0, 2), 0), sg.ShapeError, "median: no median over an empty dimension"),)),
     OpCase("median[all]", lambda x: sg.median(x), lambda x: lower_median(x.reshape(-1), 0), lambda d: iter([((d.dense(3, 4),), {})])),

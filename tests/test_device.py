@@ -182,6 +182,7 @@ MORE_WITH_DUPLICATES = {
         matrix_norm[sparse,1] 4 5; matrix_norm[sparse,inf] 4 5
     """,
     "a chain of products": "matrix_power[sparse,3] 4 8",
+    "summed, then matched, and both take part": "matmul[vector,vector] 5 2",
     "another system, other iterations": "bicgstab 1200 1200",
     "many duplicates in a long run": "top_k[long] 6 2",
     "the row has two ops, or one more": """

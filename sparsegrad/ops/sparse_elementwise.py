@@ -323,8 +323,9 @@ def _intersect(a: Any, b: Any) -> Any:
     """Entries of both, in the format of `a`; duplicates are summed first (not linear)."""
     if a.shape != b.shape:
         raise ShapeError(f"mul: sparse shapes must be equal; got a: {a.shape}, b: {b.shape}")
-    a, b = coalesce(a), coalesce(to_format(b, a.format))
+    a, b = (x if x.pattern.core.unique else coalesce(x) for x in (a, to_format(b, a.format)))
     if a.pattern.same_as(b.pattern):
+        a, b = coalesce(a), coalesce(b)
         return _wrap(dense.mul_p(a.values, b.values), a.pattern)
     both = plan.intersection(a.pattern, b.pattern)
     left, right = take_p(a.values, index=both.left), take_p(b.values, index=both.right)

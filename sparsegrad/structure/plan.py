@@ -112,7 +112,7 @@ class Merge(Sums):
 
 
 class Intersection(NamedTuple):
-    """Entries that two coalesced patterns share, and their positions in either."""
+    """Entries that two patterns share, in canonical order, and their positions in either."""
 
     pattern: Pattern
     left: Array
@@ -201,24 +201,31 @@ def _by_line(how: str, a: Pattern, b: Pattern) -> tuple[Array, Array, Array, Arr
 
 
 def intersection(a: Pattern, b: Pattern) -> Intersection:
-    """Entries of both; the patterns must be coalesced."""
+    """Entries of both, in any order; neither pattern may have duplicates."""
     _same_shape("intersection", a, b)
 
     def build() -> Intersection:
-        if (found := _by_line("shared_rows", a, b)) is not None:
-            indptr, minor, left, right = found
-            return Intersection(of_lines(a, a.shape, indptr, minor), left, right)
-        plan = union(a, b)
-        xp = a.core.backend.xp
-        indptr = plan.indptr
-        both = xp.flatnonzero(xp.diff(indptr) == 2)
-        start = indptr[both]
-        perm = plan.perm if plan.perm is not None else xp.arange(a.nnz + b.nnz)
-        first, second = perm[start], perm[start + 1]  # stable: the entry of `a` comes first
-        kept = tuple(c[both] for c in plan.pattern.coords)
-        return Intersection(canonical_like(a, kept), first, second - a.nnz)
+        one, two = coalesce(a), coalesce(b)
+        pattern, left, right = _intersection(one.pattern, two.pattern)
+        left = left if one.perm is None else one.perm[left]
+        return Intersection(pattern, left, right if two.perm is None else two.perm[right])
 
     return remember("intersection", (a, b), build)
+
+
+def _intersection(a: Pattern, b: Pattern) -> Intersection:
+    if (found := _by_line("shared_rows", a, b)) is not None:
+        indptr, minor, left, right = found
+        return Intersection(of_lines(a, a.shape, indptr, minor), left, right)
+    plan = union(a, b)
+    xp = a.core.backend.xp
+    indptr = plan.indptr
+    both = xp.flatnonzero(xp.diff(indptr) == 2)
+    start = indptr[both]
+    perm = plan.perm if plan.perm is not None else xp.arange(a.nnz + b.nnz)
+    first, second = perm[start], perm[start + 1]  # stable: the entry of `a` comes first
+    kept = tuple(c[both] for c in plan.pattern.coords)
+    return Intersection(canonical_like(a, kept), first, second - a.nnz)
 
 
 def locate(entries: Pattern, target: Pattern) -> tuple[Array, Array]:

@@ -170,6 +170,12 @@ def vectors(d: Draw, *heads: int) -> Iterator[Sparse]:
     yield zero
 
 
+def vector_pairs(d: Draw) -> Iterator[Sample]:
+    """Pairs of these, and one of which both are out of order and have no duplicates."""
+    yield from (((v, w), {}) for v, w in zip(vectors(d), vectors(Draw(7)), strict=True))
+    yield tuple(Sparse(np.array([at]), d.away(3), (5,)) for at in ([3, 0, 4], [4, 1, 0])), {}
+
+
 def huge_vector(d: Draw) -> Sparse:
     return Sparse(d.rng.integers(0, 10**6, (1, 10)), d.away(10), (10**6,))
 
@@ -398,8 +404,7 @@ ROWS = [
     OpCase("matmul[dense,vector]", sg.matmul, np.matmul, dense_vector, None, ("coo",), bilinear=True,
            huge=lambda d: ((d.dense(2, 10**6), huge_vector(d)), {})),
     OpCase("matmul[vector,vector]", sg.matmul, np.matmul,
-           lambda d: (((v, w), {}) for v, w in zip(vectors(d), vectors(Draw(7)), strict=True)), None, ("coo",), bilinear=True,
-           huge=lambda d: ((huge_vector(d), huge_vector(d)), {})),
+           vector_pairs, None, ("coo",), bilinear=True, huge=lambda d: ((huge_vector(d), huge_vector(d)), {})),
     OpCase("matmul[sparse,vector]", lambda a, v, fmt: (a.to(fmt) if fmt != a.format else a) @ v, lambda a, v, fmt: a @ v,
            sparse_vector, None, ("coo",), bilinear=True, huge=lambda d: ((d.huge(), huge_vector(d)), {"fmt": "csr"})),
     OpCase("matmul[vector,sparse]", lambda a, v, fmt: v @ (a.to(fmt) if fmt != a.format else a).transpose(-1, -2),

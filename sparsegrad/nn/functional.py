@@ -420,9 +420,8 @@ def smooth_l1_loss(x: Any, target: Any, reduction: str = "mean", beta: float = 1
 
 
 def _huber(difference: Tensor, delta: float) -> Tensor:
-    size = ops.abs(difference)
-    inner = ops.clamp(size, max=delta)
-    return inner * (size - inner / 2)
+    inner = ops.clamp(difference, -delta, delta)
+    return inner * (difference - inner / 2)
 
 
 def binary_cross_entropy(x: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:

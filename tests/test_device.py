@@ -242,7 +242,7 @@ def test_sparse_ops_take_few_launches(case: OpCase, duplicates: bool, device: st
 
 
 # Those that sum in float32 what they read in 16 bits, and formulas: no casts around kernels.
-NARROW = r"gcn_norm|row_normalize|spmm\[(bias|relu|sigmoid)|var\[sparse\]|norm\[sparse,2\]"
+NARROW = r"gcn_norm|row_normalize|spmm\[(bias|relu|sigmoid)|(var|std)\[sparse|norm\[sparse,2\]"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -192,12 +192,11 @@ def std(
     x = as_argument("std", x)
     axes = axes_of("std", dim, x.ndim)
     correction = correction if unbiased is None else int(unbiased)
-    wide = cast(x, dtypes.accumulator(x.dtype))  # a variance may not fit where its root does
     if x._is_sparse:
-        root = sparse_reduce().sparse_var("std", wide, dim, correction, keepdim, root=True)
-    else:
-        square = var_p(wide, axis=axes, correction=correction)
-        root = _dropped("std", root_p(square, p=2), axes, keepdim)
+        return sparse_reduce().sparse_var("std", x, dim, correction, keepdim, root=True)
+    wide = cast(x, dtypes.accumulator(x.dtype))  # a variance may not fit where its root does
+    square = var_p(wide, axis=axes, correction=correction)
+    root = _dropped("std", root_p(square, p=2), axes, keepdim)
     return cast(root, x.dtype) if dtypes.kind(x.dtype) == "f" else root
 
 

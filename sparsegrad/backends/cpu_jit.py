@@ -84,18 +84,9 @@ class CpuJit(
     CpuJitRandom,
     CpuJitSteps,
 ):
-    """Numba kernels over chunks of equal numbers of entries, on top of `Cpu`.
-
-    `always` uses them for every size, which is what tests want.
-    """
+    """Numba kernels over chunks of equal numbers of entries, on top of `Cpu`."""
 
     name = "cpu_jit"
-
-    def __init__(self, always: bool = False) -> None:
-        self.always = always
-
-    def _pays(self, work: int, least: int) -> bool:
-        return work >= least or self.always
 
     def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
         return self._spmm(pattern, values, x, None)[0]

@@ -11,8 +11,8 @@ import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_launch import launch
+from sparsegrad.backends.cpu_jit_part import CpuJitPart
 
 __all__ = ["CpuJitAxes"]
 
@@ -24,11 +24,8 @@ _WIDE = 512  # numbers in a row from which NumPy's loop, along the row, is as fa
 _FLOATS = (np.dtype("f4"), np.dtype("f8"))
 
 
-class CpuJitAxes(Cpu):
+class CpuJitAxes(CpuJitPart):
     """Kernels of `cpu_jit_kernels_axes`. Other reductions than sums are of the last axes alone."""
-
-    def _pays(self, work: int, least: int) -> bool:
-        raise NotImplementedError
 
     def sum(self, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
         plain = x.dtype in _FLOATS and x.size and x.ndim and x.flags.c_contiguous

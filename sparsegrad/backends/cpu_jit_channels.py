@@ -9,8 +9,8 @@ import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
+from sparsegrad.backends.cpu_jit_part import CpuJitPart
 
 __all__ = ["CpuJitChannels"]
 
@@ -18,11 +18,8 @@ _GRAIN = 1 << 14  # elements of a task, at least
 _MAX_TASKS = 256
 
 
-class CpuJitChannels(Cpu):
+class CpuJitChannels(CpuJitPart):
     """Kernels of `cpu_jit_kernels_channels`."""
-
-    def _dense_dtype(self, x: Array, passes: int = 1) -> np.dtype | None:
-        raise NotImplementedError
 
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
         dtype = self._dense_dtype(x)

@@ -13,11 +13,9 @@ from sparsegrad.backends.cpu_jit_channels import CpuJitChannels
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_matmul import matmul
 from sparsegrad.backends.dense import ACTIVATIONS
-from sparsegrad.dtypes import accumulator
 
 __all__ = ["CpuJitDense"]
 
-_MIN_DENSE = 1 << 14  # elements below which NumPy serves
 _LOSS = 128  # passes in whose time NumPy does a cross entropy of a few rows
 _GRAIN = 1 << 14  # elements of a task, at least
 _MAX_TASKS = 256
@@ -27,9 +25,6 @@ _I8 = np.dtype("i8")
 
 class CpuJitDense(CpuJitChannels):
     """Kernels of `cpu_jit_kernels_activations`, `cpu_jit_kernels_bias`, `cpu_jit_kernels_dense`."""
-
-    def _pays(self, work: int, least: int) -> bool:
-        raise NotImplementedError
 
     def matmul(self, a: Array, b: Array) -> Array:
         if a.dtype.char in "fdFD" and a.dtype == b.dtype:
@@ -189,13 +184,6 @@ class CpuJitDense(CpuJitChannels):
         rows = [contiguous(a, dtype) for a in (g, x, mean, scale)]
         launch(_kernel("layer_norm_weight_grad", dtype), (chunk, *rows, parts), tasks, 2 * x.size)
         return parts.sum(axis=0)
-
-    def _dense_dtype(self, x: Array, passes: int = 1) -> np.dtype | None:
-        """The dtype to compute in; None where NumPy serves, in about so many passes."""
-        dtype = accumulator(x.dtype)
-        if not x.size or dtype not in _FLOATS or not self._pays(passes * x.size, _MIN_DENSE):
-            return None
-        return dtype
 
 
 def _tasks(x: Array) -> tuple[int, int]:

@@ -6,9 +6,9 @@ import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array, Survey
-from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_calls import I4, I8, NONE, inside, kernel_of, same_index, tasks_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
+from sparsegrad.backends.cpu_jit_part import CpuJitPart
 from sparsegrad.backends.cpu_jit_sort import blocks_of, sort_entries
 
 __all__ = ["CpuJitIndex"]
@@ -18,11 +18,8 @@ _MIN_IDS = 1 << 12  # ids_by_table: ids
 _MIN_SCAN = 1 << 15  # expand, compress, order_facts, check_indices: entries
 
 
-class CpuJitIndex(Cpu):
+class CpuJitIndex(CpuJitPart):
     """Kernels of `cpu_jit_kernels_index` and `cpu_jit_kernels_sort`."""
-
-    def _pays(self, work: int, least: int) -> bool:
-        raise NotImplementedError
 
     def expand(self, indptr: Array, nnz: int) -> Array:
         arrays = same_index(indptr) if self._pays(nnz, _MIN_SCAN) else None

@@ -9,9 +9,9 @@ import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_calls import I4, I8, LINE, NONE, kernel_of, same_index, tasks_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, get_num_threads, launch
+from sparsegrad.backends.cpu_jit_part import CpuJitPart
 
 __all__ = ["CpuJitPlaces", "close_gaps", "row_cuts", "running"]
 
@@ -21,11 +21,8 @@ _MIN_SCAN = 1 << 15  # line_facts, compact: entries
 _MIN_FIND = 1 << 12  # find: cells
 
 
-class CpuJitPlaces(Cpu):
+class CpuJitPlaces(CpuJitPart):
     """Kernels of `cpu_jit_kernels_places`."""
-
-    def _pays(self, work: int, least: int) -> bool:
-        raise NotImplementedError
 
     def spans(self, starts: Array, offsets: Array) -> Array:
         dtype, total = starts.dtype, int(offsets[-1])

@@ -10,9 +10,9 @@ import numpy as np
 from sparsegrad import memory
 from sparsegrad.backends import joins
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_calls import kernel_of, tasks_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
+from sparsegrad.backends.cpu_jit_part import CpuJitPart
 from sparsegrad.backends.cpu_jit_places import close_gaps, row_cuts, running
 from sparsegrad.dtypes import accumulator, kind
 
@@ -28,11 +28,8 @@ def wide_of(dtype: np.dtype) -> np.dtype | None:
     return accumulator(dtype) if kind(dtype) == "f" else None
 
 
-class CpuJitProducts(Cpu):
+class CpuJitProducts(CpuJitPart):
     """Kernels of `cpu_jit_kernels_product`."""
-
-    def _pays(self, work: int, least: int) -> bool:
-        raise NotImplementedError
 
     def spgemm_pattern(self, left: Any, right: Any) -> tuple[Array, Array]:
         pairs = joins.count(np, left, right)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_calls import kernel_of
 from sparsegrad.backends.cpu_jit_launch import launch
+from sparsegrad.backends.cpu_jit_part import CpuJitPart
 from sparsegrad.backends.philox import UNIFORM_BITS, threshold
 from sparsegrad.dtypes import accumulator
 
@@ -23,13 +23,10 @@ _GRAIN = 1 << 14  # numbers a task
 _F4, _F8 = np.dtype("f4"), np.dtype("f8")
 
 
-class CpuJitRandom(Cpu):
+class CpuJitRandom(CpuJitPart):
     """Kernels of `cpu_jit_kernels_random`."""
 
     _drawn = 0
-
-    def _pays(self, work: int, least: int) -> bool:
-        raise NotImplementedError
 
     def _draws(self, n: int) -> bool:
         """Whether a kernel draws: where there is much to draw, where that has been so up to now, or

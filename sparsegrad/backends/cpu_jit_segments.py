@@ -10,7 +10,6 @@ import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_calls import (
     I4,
     I8,
@@ -26,6 +25,7 @@ from sparsegrad.backends.cpu_jit_calls import (
     tasks_of,
 )
 from sparsegrad.backends.cpu_jit_launch import contiguous, get_num_threads, launch
+from sparsegrad.backends.cpu_jit_part import CpuJitPart
 from sparsegrad.backends.cpu_jit_products import wide_of
 from sparsegrad.dtypes import kind
 
@@ -38,11 +38,8 @@ _CACHED = 1 << 20  # bytes of an output of which every task may have its own
 _APART = 4  # outputs of a sum by index, where there are many entries to an output row
 
 
-class CpuJitSegments(Cpu):
+class CpuJitSegments(CpuJitPart):
     """Kernels of `cpu_jit_kernels_segment` and `cpu_jit_kernels_softmax`, and `gather`."""
-
-    def _pays(self, work: int, least: int) -> bool:
-        raise NotImplementedError
 
     def gather(self, x: Array, index: Array) -> Array:
         nbytes = index.size * x[:1].nbytes if x.ndim else 0

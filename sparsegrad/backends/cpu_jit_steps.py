@@ -13,6 +13,7 @@ from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_calls import kernel_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
+from sparsegrad.backends.cpu_jit_part import CpuJitPart
 from sparsegrad.backends.quiet import SILENT, restore, silence
 from sparsegrad.backends.steps import (
     AdagradFactors,
@@ -31,11 +32,8 @@ _NONE = {dtype: np.empty(0, dtype) for dtype in (np.dtype("f4"), np.dtype("f8"))
 _INDEX = (np.dtype("i4"), np.dtype("i8"))
 
 
-class CpuJitSteps(Cpu):
+class CpuJitSteps(CpuJitPart):
     """Kernels of `cpu_jit_kernels_steps`."""
-
-    def _pays(self, work: int, least: int) -> bool:
-        raise NotImplementedError
 
     def sgd(self, factors: SgdFactors, p: Array, g: Array, velocity: Array | None = None) -> None:
         if not self._step("sgd", factors, p, g, velocity):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import float32, float64, types
 from numba.extending import intrinsic, overload
@@ -72,7 +74,8 @@ def _exp64(x):
 
 
 def exp(x):
-    raise NotImplementedError("compiled only")
+    """e**x; as here in Python, and as below in kernels."""
+    return math.exp(x)
 
 
 @overload(exp, jit_options={"forceinline": True})

@@ -4,13 +4,13 @@ where an axis is short, and have one core where it is long."""
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu_jit_calls import kernel_of
 from sparsegrad.backends.cpu_jit_launch import launch
 from sparsegrad.backends.cpu_jit_part import CpuJitPart
 
@@ -118,8 +118,8 @@ class CpuJitAxes(CpuJitPart):
         return x.reshape(math.prod(x.shape[: last[0]]), -1)
 
     def _launch(self, name: str, rows: Array, work: int, *args: Any) -> None:
-        chunk = max(1, _GRAIN // rows.shape[1])
-        launch(_kernel(name, rows.dtype), (chunk, *args), -(-len(rows) // chunk), work * rows.size)
+        chunk, kernel = max(1, _GRAIN // rows.shape[1]), kernel_of(name, rows.dtype)
+        launch(kernel, (chunk, *args), -(-len(rows) // chunk), work * rows.size)
 
     def _summed(self, x: Array, first: int, last: int) -> Array:
         """The sum over the axes from `first` to `last`, which are kept as size 1."""
@@ -136,14 +136,7 @@ class CpuJitAxes(CpuJitPart):
         chunk = max(1, _GRAIN // (length * inner))
         name, end = ("sum_rows", ()) if inner == 1 else ("sum_columns", (inner,))
         args = (chunk, length, x.reshape(outer, count, *end), out.reshape(outer, parts, *end))
-        launch(_kernel(name, x.dtype), args, -(-outer * parts // chunk), x.size)
+        launch(kernel_of(name, x.dtype), args, -(-outer * parts // chunk), x.size)
         if out.shape[1] > 1:
             return out.sum(axis=1).reshape(shape)
         return out.reshape(shape)
-
-
-@cache
-def _kernel(name: str, dtype: np.dtype) -> Any:
-    from sparsegrad.backends import cpu_jit_kernels_axes
-
-    return getattr(cpu_jit_kernels_axes, name)[dtype,]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import pkgutil
 from functools import cache
 from itertools import product
 from typing import Any
@@ -44,36 +46,14 @@ _MAX_CHUNKS = 1024
 _FIND, _VECTOR = 40, 8  # see `product_work`
 _MIN_READS = 64  # of every row, that are worth moving it
 
-_FAMILIES = (
-    "",
-    "_activations",
-    "_axes",
-    "_bias",
-    "_channels",
-    "_dense",
-    "_index",
-    "_kept",
-    "_narrow",
-    "_places",
-    "_product",
-    "_random",
-    "_sddmm",
-    "_segment",
-    "_softmax",
-    "_sort",
-    "_spmm",
-    "_steps",
-    "_tiles",
-    "_wait",
-)
-
 
 # ---- kernels -----------------------------------------------------------------------------------
 @cache
 def kernels() -> dict[str, Kernel]:
-    """Every kernel by name."""
-    home = "sparsegrad.backends.cpu_jit_kernels"
-    modules = [importlib.import_module(home + family) for family in _FAMILIES]
+    """Every kernel by name: those of the files `cpu_jit_kernels*` beside this one."""
+    files = [item.name for item in pkgutil.iter_modules([os.path.dirname(__file__)])]
+    families = [name for name in files if name.startswith("cpu_jit_kernels")]
+    modules = [importlib.import_module(f"sparsegrad.backends.{family}") for family in families]
     found = [(name, item) for module in modules for name, item in vars(module).items()]
     return {name: item for name, item in found if isinstance(item, Kernel)}
 

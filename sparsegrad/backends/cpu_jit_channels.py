@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu_jit_calls import kernel_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_part import CpuJitPart
 
@@ -28,7 +26,7 @@ class CpuJitChannels(CpuJitPart):
         rows, length, chunk, tasks = _rows(x, dtype)
         means, squares = (np.empty((tasks, x.shape[1]), dtype) for _ in range(2))
         args = (chunk, length, rows, means, squares)
-        launch(_kernel("channel_moments", dtype), args, tasks, 2 * x.size)
+        launch(kernel_of("channel_moments", dtype), args, tasks, 2 * x.size)
         # Of all tasks from those of each (Chan, Golub and LeVeque 1979).
         share = np.full((tasks, 1), chunk / len(x))
         share[-1] = (len(x) - chunk * (tasks - 1)) / len(x)
@@ -48,7 +46,8 @@ class CpuJitChannels(CpuJitPart):
         shift = np.zeros(len(scale), dtype) if bias is None else bias
         each = (contiguous(a, dtype) for a in (mean, factor, shift))
         out = memory.empty(rows.shape, dtype)
-        launch(_kernel("channels_scaled", dtype), (chunk, length, rows, *each, out), tasks, x.size)
+        args = (chunk, length, rows, *each, out)
+        launch(kernel_of("channels_scaled", dtype), args, tasks, x.size)
         return out.reshape(x.shape)
 
     def batch_norm_grad(
@@ -62,14 +61,14 @@ class CpuJitChannels(CpuJitPart):
         mean, scale = contiguous(mean, dtype), contiguous(scale, dtype)
         sums, products = (np.empty((tasks, x.shape[1]), dtype) for _ in range(2))
         both = (chunk, length, back, rows, mean)
-        launch(_kernel("channel_products", dtype), (*both, sums, products), tasks, 2 * x.size)
+        launch(kernel_of("channel_products", dtype), (*both, sums, products), tasks, 2 * x.size)
         to_bias, to_weight = sums.sum(axis=0), products.sum(axis=0) * scale
         factor = contiguous(scale if weight is None else scale * weight, dtype)
         share = dtype.type(1 / (len(x) * length))
         slope, shift = -factor * scale * to_weight * share, -factor * to_bias * share
         out = memory.empty(rows.shape, dtype)
         args = (*both, factor, slope, shift, out)
-        launch(_kernel("channels_back", dtype), args, tasks, 3 * x.size)
+        launch(kernel_of("channels_back", dtype), args, tasks, 3 * x.size)
         return out.reshape(x.shape), to_weight, to_bias
 
 
@@ -79,10 +78,3 @@ def _rows(x: Array, dtype: np.dtype) -> tuple[Array, int, int, int]:
     rows = contiguous(x, dtype).reshape(len(x), -1)
     chunk = max(1, _GRAIN // rows.shape[1], -(-len(x) // _MAX_TASKS))
     return rows, rows.shape[1] // x.shape[1], chunk, -(-len(x) // chunk)
-
-
-@cache
-def _kernel(name: str, dtype: np.dtype) -> Any:
-    from sparsegrad.backends import cpu_jit_kernels_channels
-
-    return getattr(cpu_jit_kernels_channels, name)[dtype,]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
+from sparsegrad.backends.cpu_jit_calls import F4, F8, I8, kernel_of
 from sparsegrad.backends.cpu_jit_channels import CpuJitChannels
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_matmul import matmul
@@ -19,12 +17,11 @@ __all__ = ["CpuJitDense"]
 _LOSS = 128  # passes in whose time NumPy does a cross entropy of a few rows
 _GRAIN = 1 << 14  # elements of a task, at least
 _MAX_TASKS = 256
-_FLOATS = (np.dtype("f4"), np.dtype("f8"))
-_I8 = np.dtype("i8")
 
 
 class CpuJitDense(CpuJitChannels):
-    """Kernels of `cpu_jit_kernels_activations`, `cpu_jit_kernels_bias`, `cpu_jit_kernels_dense`."""
+    """Kernels of `cpu_jit_kernels_activations`, `cpu_jit_kernels_bias`, `cpu_jit_kernels_dense` and
+    `cpu_jit_kernels_elementwise`."""
 
     def matmul(self, a: Array, b: Array) -> Array:
         if a.dtype.char in "fdFD" and a.dtype == b.dtype:
@@ -38,7 +35,7 @@ class CpuJitDense(CpuJitChannels):
         tasks, chunk = _tasks(x)
         out = memory.empty(x.shape, dtype)
         args = (chunk, ACTIVATIONS.index(activation), contiguous(x, dtype), contiguous(bias, dtype))
-        launch(_kernel("bias_act", dtype), (*args, out), tasks, 2 * x.size)
+        launch(kernel_of("bias_act", dtype), (*args, out), tasks, 2 * x.size)
         return out
 
     def bias_act_grad(self, g: Array, y: Array, activation: str) -> tuple[Array, Array]:
@@ -48,7 +45,7 @@ class CpuJitDense(CpuJitChannels):
         tasks, chunk = _tasks(y)
         out, sums = memory.empty(y.shape, dtype), np.empty((tasks, y.shape[1]), dtype)
         args = (chunk, ACTIVATIONS.index(activation), contiguous(g, dtype), contiguous(y, dtype))
-        launch(_kernel("bias_act_grad", dtype), (*args, out, sums), tasks, 3 * y.size)
+        launch(kernel_of("bias_act_grad", dtype), (*args, out, sums), tasks, 3 * y.size)
         return out, sums.sum(axis=0)
 
     def relu_grad(self, g: Array, y: Array) -> Array:
@@ -95,7 +92,7 @@ class CpuJitDense(CpuJitChannels):
         kinds = {x.dtype for x in (a, b) if hasattr(x, "dtype")}
         x, y = np.broadcast_arrays(a, b)
         out = None
-        if len(kinds) == 1 and x.size and kinds <= {*_FLOATS}:
+        if len(kinds) == 1 and x.size and kinds <= {F4, F8}:
             dtype = kinds.pop()
             out = self._elementwise(name, contiguous(x, dtype), contiguous(y, dtype))
         return super().divided(name, a, b) if out is None else out
@@ -108,7 +105,7 @@ class CpuJitDense(CpuJitChannels):
         out = memory.empty(shape, dtype)
         flat = [contiguous(a, dtype).reshape(-1) for a in arrays]
         launch(
-            _kernel(name, dtype),
+            kernel_of(name, dtype),
             (_GRAIN, *(() if factor is None else (factor,)), *flat, out.reshape(-1)),
             -(-out.size // _GRAIN),
             4 * out.size,
@@ -123,9 +120,9 @@ class CpuJitDense(CpuJitChannels):
             return super().cross_entropy(x, classes, weight, smoothing)
         tasks, chunk = _tasks(x)
         loss, lse = np.empty(len(x), dtype), np.empty(len(x), dtype)
-        rows = contiguous(x, dtype), contiguous(classes, _I8), _optional(weight, dtype)
+        rows = contiguous(x, dtype), contiguous(classes, I8), _optional(weight, dtype)
         args = (chunk, *rows, smoothing, loss, lse)
-        launch(_kernel("cross_entropy", dtype), args, tasks, 4 * x.size)
+        launch(kernel_of("cross_entropy", dtype), args, tasks, 4 * x.size)
         return loss, lse
 
     def cross_entropy_grad(
@@ -143,9 +140,9 @@ class CpuJitDense(CpuJitChannels):
         tasks, chunk = _tasks(x)
         out = memory.empty(x.shape, dtype)
         rows = [contiguous(a, dtype) for a in (g, x, lse)]
-        rows += [contiguous(classes, _I8), _optional(weight, dtype)]
+        rows += [contiguous(classes, I8), _optional(weight, dtype)]
         args = (chunk, *rows, smoothing, out)
-        launch(_kernel("cross_entropy_grad", dtype), args, tasks, 4 * x.size)
+        launch(kernel_of("cross_entropy_grad", dtype), args, tasks, 4 * x.size)
         return out
 
     def layer_norm(
@@ -159,7 +156,7 @@ class CpuJitDense(CpuJitChannels):
         mean, scale = np.empty(len(x), dtype), np.empty(len(x), dtype)
         rows = contiguous(x, dtype), _optional(weight, dtype), _optional(bias, dtype)
         args = (chunk, *rows, eps, out, mean, scale)
-        launch(_kernel("layer_norm", dtype), args, tasks, 2 * x.size)
+        launch(kernel_of("layer_norm", dtype), args, tasks, 2 * x.size)
         return out, mean, scale
 
     def layer_norm_grad(
@@ -172,7 +169,7 @@ class CpuJitDense(CpuJitChannels):
         out = memory.empty(x.shape, dtype)
         rows = contiguous(g, dtype), contiguous(x, dtype), _optional(weight, dtype)
         args = (chunk, *rows, contiguous(mean, dtype), contiguous(scale, dtype), out)
-        launch(_kernel("layer_norm_grad", dtype), args, tasks, 3 * x.size)
+        launch(kernel_of("layer_norm_grad", dtype), args, tasks, 3 * x.size)
         return out
 
     def layer_norm_weight_grad(self, g: Array, x: Array, mean: Array, scale: Array) -> Array:
@@ -182,7 +179,7 @@ class CpuJitDense(CpuJitChannels):
         tasks, chunk = _tasks(x)
         parts = np.empty((tasks, x.shape[1]), dtype)
         rows = [contiguous(a, dtype) for a in (g, x, mean, scale)]
-        launch(_kernel("layer_norm_weight_grad", dtype), (chunk, *rows, parts), tasks, 2 * x.size)
+        launch(kernel_of("layer_norm_weight_grad", dtype), (chunk, *rows, parts), tasks, 2 * x.size)
         return parts.sum(axis=0)
 
 
@@ -194,18 +191,3 @@ def _tasks(x: Array) -> tuple[int, int]:
 
 def _optional(array: Array | None, dtype: np.dtype) -> Array:
     return np.empty(0, dtype) if array is None else contiguous(array, dtype)
-
-
-@cache
-def _kernel(name: str, *dtypes: np.dtype) -> Any:
-    from sparsegrad.backends import (
-        cpu_jit_kernels_activations,
-        cpu_jit_kernels_bias,
-        cpu_jit_kernels_dense,
-        cpu_jit_kernels_elementwise,
-    )
-
-    for family in (cpu_jit_kernels_dense, cpu_jit_kernels_bias, cpu_jit_kernels_elementwise):
-        if hasattr(family, name):
-            return getattr(family, name)[dtypes]
-    return getattr(cpu_jit_kernels_activations, name)[dtypes]

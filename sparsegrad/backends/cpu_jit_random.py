@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu_jit_calls import kernel_of
+from sparsegrad.backends.cpu_jit_calls import F4, F8, kernel_of
 from sparsegrad.backends.cpu_jit_launch import launch
 from sparsegrad.backends.cpu_jit_part import CpuJitPart
 from sparsegrad.backends.philox import UNIFORM_BITS, threshold
@@ -20,7 +20,6 @@ _LEAST = 1 << 12  # numbers below which NumPy serves
 _CALL = 1 << 10  # numbers that a call of NumPy's code costs
 _MANY = 1 << 22  # numbers drawn by NumPy in the time that it takes to load Numba
 _GRAIN = 1 << 14  # numbers a task
-_F4, _F8 = np.dtype("f4"), np.dtype("f8")
 
 
 class CpuJitRandom(CpuJitPart):
@@ -38,7 +37,7 @@ class CpuJitRandom(CpuJitPart):
         if not self._draws(n):
             return super().random_uniform(seed, offset, n, dtype)
         out = np.empty(n, accumulator(dtype))
-        if dtype == _F8:
+        if dtype == F8:
             _fill("random_uniform_64", n, seed, offset, out)
         else:
             _fill("random_uniform_32", n, seed, offset, UNIFORM_BITS[dtype.name], out)
@@ -48,7 +47,7 @@ class CpuJitRandom(CpuJitPart):
         if not self._draws(n):
             return super().random_normal(seed, offset, n, dtype)
         out = np.empty(n, accumulator(dtype))
-        name = "random_normal_64" if dtype == _F8 else "random_normal_32"
+        name = "random_normal_64" if dtype == F8 else "random_normal_32"
         _fill(name, 8 * n, seed, offset, out)
         return out.astype(dtype, copy=False)
 
@@ -60,7 +59,7 @@ class CpuJitRandom(CpuJitPart):
         return out
 
     def dropout(self, x: Array, p: float, seed: int, offset: int) -> Array:
-        if x.dtype not in (_F4, _F8) or not self._draws(x.size):
+        if x.dtype not in (F4, F8) or not self._draws(x.size):
             return super().dropout(x, p, seed, offset)
         flat = np.require(x, requirements=("C", "A")).reshape(-1)
         out = np.empty_like(flat)

@@ -113,30 +113,15 @@ sg_segment_softmax_grad(const T* __restrict__ g, const T* __restrict__ y,
                              tile, (const T*)nullptr, apart, partial_or_null, owner_or_null);
 }
 
-// The state of a long segment in one column: the whole warp.
-template <typename State, typename A, typename I>
-__device__ __forceinline__ State sg_whole(const A* __restrict__ partial,
-                                          const A* __restrict__ whole_or_null,
-                                          const I* __restrict__ offsets, long long segment,
-                                          int tile, int width, int columns, int column,
-                                          long long apart) {
-  if (!whole_or_null)
-    return sg_joined<State>(partial, offsets, segment, tile, width, columns, column, apart);
-  State state;
-  if (column < width)
-    state.take(whole_or_null + (long long)offsets[segment] / tile * width + column, apart);
-  return state;
-}
-
-// A warp for each piece of a long segment, whose state is in `whole` at the tile where it begins, or
-// else is added up from those of its pieces.
-template <typename T, typename I>
-__global__ void __launch_bounds__(256, SG_HALF)
-sg_segment_softmax_apply(const T* __restrict__ values, const SG_ACC(T)* __restrict__ partial,
-                         const SG_ACC(T)* __restrict__ whole_or_null, const I* __restrict__ owner,
-                         const I* __restrict__ offsets, long long n, int width, int columns,
-                         int tile, long long apart, int logarithm, T* __restrict__ out) {
-  typedef SG_ACC(T) A;
+// Calls f(i, state) for each number i of the long segments, by the state of its segment in its
+// column: that is in `whole` at the tile where the segment begins, or else is added up from those of
+// its pieces. A warp for each piece.
+template <typename State, typename A, typename I, typename F>
+__device__ __forceinline__ void sg_each_long(const A* __restrict__ partial,
+                                             const A* __restrict__ whole_or_null,
+                                             const I* __restrict__ owner,
+                                             const I* __restrict__ offsets, long long n, int width,
+                                             int columns, int tile, long long apart, F f) {
   const int lane = threadIdx.x & 31, step = 32 / columns;
   const long long tiles = (n + tile - 1) / tile;
   for (long long piece = sg_thread() >> 5; piece < 2 * tiles; piece += sg_threads() >> 5) {
@@ -146,14 +131,31 @@ sg_segment_softmax_apply(const T* __restrict__ values, const SG_ACC(T)* __restri
     const long long end = min(first + tile, (long long)offsets[segment + 1]);
     for (int block = 0; block < width; block += columns) {
       const int column = block + (lane & (columns - 1));
-      const SgState<A, 2> state = sg_whole<SgState<A, 2>>(
-          partial, whole_or_null, offsets, segment, tile, width, columns, column, apart);
+      State state;
+      if (!whole_or_null)
+        state = sg_joined<State>(partial, offsets, segment, tile, width, columns, column, apart);
+      else if (column < width)
+        state.take(whole_or_null + begin / tile * width + column, apart);
       if (column >= width) continue;  // no collectives below
       for (long long e = max(begin, first) + lane / columns; e < end; e += step)
-        out[e * width + column] = SgNarrow<T>::from(
-            sg_softmax_of(A(sg_widen(__ldg(values + e * width + column))), state, logarithm));
+        f(e * width + column, state);
     }
   }
+}
+
+template <typename T, typename I>
+__global__ void __launch_bounds__(256, SG_HALF)
+sg_segment_softmax_apply(const T* __restrict__ values, const SG_ACC(T)* __restrict__ partial,
+                         const SG_ACC(T)* __restrict__ whole_or_null, const I* __restrict__ owner,
+                         const I* __restrict__ offsets, long long n, int width, int columns,
+                         int tile, long long apart, int logarithm, T* __restrict__ out) {
+  typedef SG_ACC(T) A;
+  typedef SgState<A, 2> State;
+  sg_each_long<State>(
+      partial, whole_or_null, owner, offsets, n, width, columns, tile, apart,
+      [=](long long i, const State& state) {
+        out[i] = SgNarrow<T>::from(sg_softmax_of(A(sg_widen(__ldg(values + i))), state, logarithm));
+      });
 }
 
 template <typename T, typename I>
@@ -165,23 +167,11 @@ sg_segment_softmax_grad_apply(const T* __restrict__ g, const T* __restrict__ y,
                               long long n, int width, int columns, int tile, long long apart,
                               int logarithm, T* __restrict__ out) {
   typedef SG_ACC(T) A;
-  const int lane = threadIdx.x & 31, step = 32 / columns;
-  const long long tiles = (n + tile - 1) / tile;
-  for (long long piece = sg_thread() >> 5; piece < 2 * tiles; piece += sg_threads() >> 5) {
-    const long long segment = owner[piece], first = (piece >> 1) * tile;
-    if (segment < 0) continue;  // the whole warp
-    const long long begin = offsets[segment];
-    const long long end = min(first + tile, (long long)offsets[segment + 1]);
-    for (int block = 0; block < width; block += columns) {
-      const int column = block + (lane & (columns - 1));
-      const A total = sg_whole<SgState<A, 0>>(partial, whole_or_null, offsets, segment, tile, width,
-                                              columns, column, apart).number;
-      if (column >= width) continue;  // no collectives below
-      for (long long e = max(begin, first) + lane / columns; e < end; e += step) {
-        const long long i = e * width + column;
-        out[i] = SgNarrow<T>::from(sg_softmax_grad_of(A(sg_widen(__ldg(g + i))),
-                                                      A(sg_widen(__ldg(y + i))), total, logarithm));
-      }
-    }
-  }
+  typedef SgState<A, 0> State;
+  sg_each_long<State>(
+      partial, whole_or_null, owner, offsets, n, width, columns, tile, apart,
+      [=](long long i, const State& state) {
+        out[i] = SgNarrow<T>::from(sg_softmax_grad_of(
+            A(sg_widen(__ldg(g + i))), A(sg_widen(__ldg(y + i))), state.number, logarithm));
+      });
 }

@@ -425,7 +425,7 @@ MUTANTS = [  # text, what replaces it, what notices; of softmax.cu, where it sta
     ("work.live = count <= tile;", "work.live = count < tile;",
      lambda cp: check_sum(cp, lengths="exact")),
     ("(t == first ? 1 : 0)", "0", lambda cp: check_sum(cp, lengths="long")),
-    ("softmax: (long long)offsets[segment] / tile * width", "0 * width",
+    ("softmax: begin / tile * width", "0 * width",
      lambda cp: with_joined_pieces(cp, lengths="long")),
     ("if (t == without) continue;", "", lambda cp: check_product_grad(cp, lengths="long")),
     ("offsets[low + probe] <= entry", "offsets[low + probe] < entry",

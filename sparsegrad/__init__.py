@@ -77,6 +77,7 @@ from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.fused import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
+from sparsegrad.ops.likelihood import *  # noqa: F403
 from sparsegrad.ops.lowrank import *  # noqa: F403
 from sparsegrad.ops.normalization import *  # noqa: F403
 from sparsegrad.ops.pooling import *  # noqa: F403
@@ -91,6 +92,7 @@ from sparsegrad.ops.scatter_runs import *  # noqa: F403
 from sparsegrad.ops.scattering import *  # noqa: F403
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
+from sparsegrad.ops.softmaxes import *  # noqa: F403
 from sparsegrad.ops.sorting import *  # noqa: F403
 from sparsegrad.ops.sparse_diagonal import *  # noqa: F403
 from sparsegrad.ops.sparse_graph import *  # noqa: F403

@@ -86,7 +86,7 @@ from sparsegrad.ops import (
 )
 from sparsegrad.ops.fused import class_losses
 from sparsegrad.ops.index import put_rows_p, take_p
-from sparsegrad.ops.reduce import check_reduction, reduced, rows_of_classes
+from sparsegrad.ops.likelihood import check_reduction, reduced, rows_of_classes
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor, as_tensor
 

@@ -9,7 +9,7 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.nn import functional, init
 from sparsegrad.nn.module import Module
 from sparsegrad.nn.parameter import Parameter
-from sparsegrad.ops.reduce import check_reduction
+from sparsegrad.ops.likelihood import check_reduction
 from sparsegrad.tensor import Tensor, as_tensor
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsegrad import ops
 from sparsegrad.errors import ShapeError
-from sparsegrad.ops.reduce import reduced
+from sparsegrad.ops.likelihood import reduced
 from sparsegrad.tensor import as_tensor
 
 __all__ = [

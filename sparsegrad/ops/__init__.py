@@ -14,6 +14,7 @@ from sparsegrad.ops import (
     elementwise,
     fused,
     index,
+    likelihood,
     lowrank,
     normalization,
     pooling,
@@ -28,6 +29,7 @@ from sparsegrad.ops import (
     scattering,
     segment,
     shape,
+    softmaxes,
     sorting,
     sparse_diagonal,
     sparse_elementwise,
@@ -62,6 +64,7 @@ from sparsegrad.ops.dense_matmul import *  # noqa: F403
 from sparsegrad.ops.elementwise import *  # noqa: F403
 from sparsegrad.ops.fused import *  # noqa: F403
 from sparsegrad.ops.index import *  # noqa: F403
+from sparsegrad.ops.likelihood import *  # noqa: F403
 from sparsegrad.ops.lowrank import *  # noqa: F403
 from sparsegrad.ops.naming import with_numpy_names
 from sparsegrad.ops.normalization import *  # noqa: F403
@@ -77,6 +80,7 @@ from sparsegrad.ops.scatter_runs import *  # noqa: F403
 from sparsegrad.ops.scattering import *  # noqa: F403
 from sparsegrad.ops.segment import *  # noqa: F403
 from sparsegrad.ops.shape import *  # noqa: F403
+from sparsegrad.ops.softmaxes import *  # noqa: F403
 from sparsegrad.ops.sorting import *  # noqa: F403
 from sparsegrad.ops.sparse_diagonal import *  # noqa: F403
 from sparsegrad.ops.sparse_graph import *  # noqa: F403
@@ -109,6 +113,7 @@ FAMILIES = (
     elementwise,
     fused,
     index,
+    likelihood,
     lowrank,
     normalization,
     pooling,
@@ -123,6 +128,7 @@ FAMILIES = (
     scattering,
     segment,
     shape,
+    softmaxes,
     sorting,
     sparse_diagonal,
     sparse_elementwise,

@@ -10,8 +10,8 @@ from sparsegrad import backends
 from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.ops.dense_matmul import matmul_p
 from sparsegrad.ops.elementwise import dropout, where_p
-from sparsegrad.ops.reduce import softmax_p
 from sparsegrad.ops.shape import as_argument, transpose
+from sparsegrad.ops.softmaxes import softmax_p
 
 __all__ = ["scaled_dot_product_attention"]
 

@@ -13,15 +13,10 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import GraphError, ShapeError
 from sparsegrad.ops.bias import biased, check_activation
 from sparsegrad.ops.dense_matmul import matmul, matmul_p
-from sparsegrad.ops.reduce import (
-    check_classes,
-    check_reduction,
-    class_ids,
-    mean_p,
-    softmax_p,
-    sum_p,
-)
+from sparsegrad.ops.likelihood import check_classes, check_reduction, class_ids
+from sparsegrad.ops.reduce import mean_p, sum_p
 from sparsegrad.ops.shape import as_argument, reshape_p, transpose
+from sparsegrad.ops.softmaxes import softmax_p
 from sparsegrad.ops.unary import rsqrt_p
 
 __all__ = ["cross_entropy", "layer_norm", "linear"]

@@ -13,8 +13,9 @@ from sparsegrad.errors import ShapeError
 from sparsegrad.ops.activations import elu, softplus
 from sparsegrad.ops.elementwise import abs as abs_
 from sparsegrad.ops.elementwise import cast, sigmoid, tanh, where
-from sparsegrad.ops.reduce import axis_of, softmax
+from sparsegrad.ops.reduce import axis_of
 from sparsegrad.ops.shape import as_argument, reshape_p, slice_p
+from sparsegrad.ops.softmaxes import softmax
 from sparsegrad.ops.sparse_structure import each_once
 from sparsegrad.ops.unary import clamp, clamp_p
 

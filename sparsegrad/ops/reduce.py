@@ -1,4 +1,4 @@
-"""Reductions and softmax of dense tensors. 16-bit floats accumulate in float32."""
+"""Reductions of dense tensors. 16-bit floats accumulate in float32."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from sparsegrad import backends, dtypes
-from sparsegrad.engine.mode import anomaly
 from sparsegrad.engine.primitive import primitive
-from sparsegrad.errors import DtypeError, ShapeError
+from sparsegrad.errors import ShapeError
 from sparsegrad.ops.elementwise import abs as abs_
-from sparsegrad.ops.elementwise import cast, exp_p, maximum, sign_p, where_p
-from sparsegrad.ops.index import pick_p, spread_p
+from sparsegrad.ops.elementwise import cast, maximum, sign_p
+from sparsegrad.ops.index import spread_p
 from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, permute_p, reshape_p, slice_p
 from sparsegrad.ops.unary import abs_power_p, root_p
 
@@ -24,14 +21,10 @@ __all__ = [
     "amax",
     "amin",
     "argmax",
-    "log_softmax",
-    "logsumexp",
     "max",
     "mean",
-    "nll_loss",
     "norm",
     "prod",
-    "softmax",
     "sum",
 ]
 
@@ -72,11 +65,11 @@ def one_axis(op: str, x: Any, dim: Any) -> tuple[Any, int]:
     return reshape_p(x, shape=(1,)), 0
 
 
-def _kept(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+def kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
-def _by_rows(
+def by_rows(
     name: str, g: Any, axes: tuple[int, ...], saved: tuple[Any, ...], rule: Callable[..., Any]
 ) -> Any:
     """rule(g, *saved, axes); of a sparse g on the rows that it stores, where they are apart."""
@@ -95,10 +88,10 @@ def _back(g: Any, x_meta: Any, axis: tuple[int, ...], keepdims: bool, name: str 
         first = min(axes, default=g.ndim)
         shape = (*g.shape[:first], *x_meta.shape[min(axis, default=first) :])
         if not keepdims and g.ndim:
-            g = reshape_p(g, shape=_kept(shape, axes))
+            g = reshape_p(g, shape=kept_shape(shape, axes))
         return broadcast_p(g, shape=shape)
 
-    return _by_rows(name, g, axis, (), back)
+    return by_rows(name, g, axis, (), back)
 
 
 # ---- sums and maxima ---------------------------------------------------------------------------
@@ -139,11 +132,11 @@ def _amax_rule(g: Any, x: Any, out: Any, axis: tuple[int, ...], keepdims: bool) 
     """Ties share the gradient equally."""
 
     def shared(g: Any, x: Any, out: Any, axis: tuple[int, ...]) -> Any:
-        shape = _kept(x.shape, axis)
+        shape = kept_shape(x.shape, axis)
         fixed = {"x": x.data, "top": out.data.reshape(shape), "axis": axis}
         return amax_grad_p(reshape_p(g, shape=shape), **fixed)
 
-    return _by_rows("amax", g, axis, (x, out), shared)
+    return by_rows("amax", g, axis, (x, out), shared)
 
 
 @primitive(promote="none")
@@ -205,52 +198,6 @@ def product(x: Any, axes: tuple[int, ...]) -> Any:
         flat = cat_p(reshape_p(left * right, shape=(count // 2, *rest)), last, axis=0)
         count = flat.shape[0]
     return cast(reshape_p(flat, shape=rest), x.dtype)
-
-
-# ---- softmax -----------------------------------------------------------------------------------
-@primitive(promote="float")
-def softmax_p(be: Any, x: Any, *, axis: int) -> Any:
-    return be.softmax(x, axis) if x.size else x.copy()
-
-
-def _softmax_rule(g: Any, out: Any, axes: tuple[int, ...]) -> Any:
-    return out * (g - sum_p(g * out, axis=axes, keepdims=True))
-
-
-softmax_p.defvjp(
-    x=lambda g, out, axis: _by_rows("softmax", g, (axis,), (out,), _softmax_rule), sparse_g=True
-)
-
-
-@primitive(promote="float")
-def log_softmax_p(be: Any, x: Any, *, axis: int) -> Any:
-    return be.log_softmax(x, axis) if x.size else x.copy()
-
-
-@primitive(promote="float")
-def logsumexp_p(be: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
-    """log(sum(exp(x))) over `axis`, kept as size 1; -inf where there is nothing to sum."""
-    if x.size == 0:
-        return be.xp.full(_kept(x.shape, axis), -be.xp.inf, x.dtype)
-    return be.logsumexp(x, axis)
-
-
-logsumexp_p.defvjp(
-    x=lambda g, x, out, axis: _by_rows(
-        "logsumexp", g, axis, (x, out), lambda g, x, out, axes: g * exp_p(x - out)
-    ),
-    sparse_g=True,
-)
-log_softmax_p.defvjp(
-    x=lambda g, out, axis: _by_rows(
-        "log_softmax",
-        g,
-        (axis,),
-        (out,),
-        lambda g, out, axes: g - exp_p(out) * sum_p(g, axis=axes, keepdims=True),
-    ),
-    sparse_g=True,
-)
 
 
 # ---- public names ------------------------------------------------------------------------------
@@ -367,7 +314,7 @@ def prod(
         return sparse_reduce().sparse_prod(x, dim, keepdim, include_zeros)
     axes = axes_of("prod", dim, x.ndim)
     out = product(x, axes)
-    return reshape_p(out, shape=_kept(x.shape, axes)) if keepdim else out
+    return reshape_p(out, shape=kept_shape(x.shape, axes)) if keepdim else out
 
 
 def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
@@ -394,24 +341,6 @@ def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any 
     if p == 1:
         return sum(abs_(x), dim, keepdim)
     return root_p(sum(abs_power_p(x, p=p), dim, keepdim), p=p)
-
-
-def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
-    """log(sum(exp(x))) over `dim` without overflow, shapes as `sum`. For a SparseTensor over the
-    stored entries: absent ones count as minus infinity, and what has none is 0.
-
-    >>> import sparsegrad as sg
-    >>> sg.logsumexp(sg.tensor([[0.0, 0.0]]), dim=1)
-    tensor([0.6931472])
-    """
-    x = as_argument("logsumexp", x)
-    if x._is_sparse:
-        return sparse_reduce().sparse_logsumexp(x, dim, keepdim)
-    axes = axes_of("logsumexp", dim, x.ndim)
-    out = logsumexp_p(x, axis=axes)
-    if keepdim:
-        return out
-    return reshape_p(out, shape=tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
 def is_operand(dim: Any) -> bool:
@@ -479,146 +408,3 @@ def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
         axes_of("argmax", dim, x.ndim)
         return argmax_p(x, axis=None, keepdims=keepdim)
     return argmax_p(x, axis=axis_of("argmax", dim, x.ndim), keepdims=keepdim)
-
-
-def softmax(x: Any, dim: int = -1, dtype: Any = None) -> Any:
-    """exp(x) / sum(exp(x)) along `dim`, same shape. For a SparseTensor over the stored entries of
-    each row (dim 1) or column (dim 0): absent entries count as minus infinity.
-
-    dtype: what `x` is cast to first.
-
-    >>> import sparsegrad as sg
-    >>> sg.softmax(sg.tensor([0.0, 0.0]), dim=0)
-    tensor([0.5, 0.5])
-    """
-    x = as_argument("softmax", x)
-    x = x if dtype is None else cast(x, dtype)
-    if x._is_sparse:
-        return sparse_reduce().sparse_softmax(x, dim)
-    flat, axis = one_axis("softmax", x, dim)
-    out = softmax_p(flat, axis=axis)
-    return out if flat is x else reshape_p(out, shape=())
-
-
-def log_softmax(x: Any, dim: int = -1, dtype: Any = None) -> Any:
-    """log(softmax(x)) along `dim`, computed without cancellation, same shape; of a SparseTensor
-    over its stored entries, as `softmax`. dtype: what `x` is cast to first.
-
-    >>> import sparsegrad as sg
-    >>> sg.log_softmax(sg.zeros(1, 4), 1).exp()
-    tensor([[0.25, 0.25, 0.25, 0.25]])
-    """
-    x = as_argument("log_softmax", x)
-    x = x if dtype is None else cast(x, dtype)
-    if x._is_sparse:
-        return sparse_reduce().sparse_log_softmax(x, dim)
-    flat, axis = one_axis("log_softmax", x, dim)
-    out = log_softmax_p(flat, axis=axis)
-    return out if flat is x else reshape_p(out, shape=())
-
-
-def check_classes(op: str, target: Any, classes: int) -> None:
-    """IndexError for a class outside [0, classes); on a GPU PatternError, when something next
-    waits for it."""
-    be = backends.for_array(target)
-    if be.xp is not np:
-        be.check_indices(f"{op}: target", target, classes, later=not anomaly.get())
-        return
-    if target.size and (target.min() < 0 or target.max() >= classes):
-        at = int(((target < 0) | (target >= classes)).argmax())
-        raise IndexError(f"{op}: target[{at}] = {int(target[at])} is outside [0, {classes})")
-
-
-def check_reduction(op: str, reduction: str) -> None:
-    """ValueError unless a loss has that reduction."""
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-
-
-def reduced(op: str, losses: Any, reduction: str) -> Any:
-    """Losses as they are, their mean or their sum. ValueError for another reduction."""
-    check_reduction(op, reduction)
-    if reduction == "none":
-        return losses
-    return mean(losses) if reduction == "mean" else sum(losses)
-
-
-def class_ids(op: str, target: Any) -> Any:
-    """The array of the classes in `target`, as int64; DtypeError for fractions, TypeError for a
-    SparseTensor."""
-    if target._is_sparse:
-        raise TypeError(f"{op}: target: classes must be dense, got a SparseTensor")
-    if target.data.size and dtypes.kind(target.dtype) in "fc":
-        raise DtypeError(f"{op}: target: classes are integers, got {target.dtype}")
-    return target.data.astype("int64", copy=False)
-
-
-def rows_of_classes(op: str, x: Any, target: Any, soft: bool = False) -> tuple[Any, Any]:
-    """x (n, C) and its target from any shape that a loss of classes takes: (C,), or (n, C, *d) with
-    target (n, *d), of probabilities that of x. ShapeError names the op."""
-    expected = x.shape if soft else x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()
-    if not x.ndim or tuple(target.shape) != tuple(expected):
-        raise ShapeError(
-            f"{op}: expected (n, C) or (n, C, *d) and classes (n,) or (n, *d), got "
-            f"{tuple(x.shape)} and {tuple(target.shape)}"
-        )
-    if x.ndim == 2:
-        return x, target
-    classes = x.shape[1 if x.ndim > 1 else 0]
-
-    def rows(t: Any) -> Any:
-        if t.ndim > 2:
-            t = permute_p(t, axes=(0, *range(2, t.ndim), 1))
-        return reshape_p(t, shape=(t.data.size // (classes or 1), classes))
-
-    return rows(x), rows(target) if soft else reshape_p(target, shape=(target.data.size,))
-
-
-def nll_loss(
-    log_probs: Any,
-    target: Any,
-    weight: Any = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Any:
-    """Negative of the log-probability of the true class: log_probs (n, C) and target (n,) of
-    integers, or (n, C, *d) and (n, *d), or (C,) and ().
-
-    weight: (C,), a factor of each class, a constant; the mean is divided by the sum of the factors
-        that were used. ignore_index: a class that is left out.
-    reduction: "mean", "sum", or "none" for the shape of `target`.
-    Raises ShapeError for other shapes, DtypeError for classes that are no integers, IndexError for
-    one outside [0, C).
-
-    >>> import sparsegrad as sg
-    >>> sg.nll_loss(sg.tensor([[-1.0, -2.0], [-3.0, -4.0]]), sg.tensor([0, 1]), ignore_index=1)
-    tensor(1.)
-    """
-    from sparsegrad.tensor import Tensor, as_tensor
-
-    check_reduction("nll_loss", reduction)
-    log_probs, target = as_argument("nll_loss", log_probs), as_tensor(target)
-    if log_probs._is_sparse:
-        raise TypeError("nll_loss: log_probs must be dense, got a SparseTensor; write A.to_dense()")
-    shape = target.shape
-    log_probs, target = rows_of_classes("nll_loss", log_probs, target)
-    be = backends.for_array(log_probs.data)
-    ids = be.asarray(class_ids("nll_loss", target))
-    left_out = ids == ignore_index
-    ids = be.xp.where(left_out, 0, ids)
-    classes = log_probs.shape[1]
-    check_classes("nll_loss", ids, classes)
-    wide = dtypes.accumulator(log_probs.dtype)
-    loss = -reshape_p(pick_p(log_probs, index=ids.reshape(-1, 1), axis=1), shape=ids.shape)
-    loss, factors = cast(loss, wide), (~left_out).astype(wide)
-    if weight is not None:
-        weight = as_tensor(weight)
-        if weight.shape != (classes,):
-            raise ShapeError(f"nll_loss: expected weight ({classes},), got {weight.shape}")
-        factors = factors * be.asarray(weight.data)[ids].astype(wide)
-        loss = loss * Tensor(factors)
-    loss = where_p(0, loss, mask=left_out)
-    if reduction == "none":
-        return cast(reshape_p(loss, shape=shape), log_probs.dtype)
-    total = sum(loss)
-    return cast(total if reduction == "sum" else total / sum(Tensor(factors)), log_probs.dtype)

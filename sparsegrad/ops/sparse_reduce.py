@@ -25,7 +25,6 @@ from sparsegrad.ops.reduce import (
     axes_of,
     axis_of,
     check_some,
-    logsumexp_p,
     sum_p,
 )
 from sparsegrad.ops.segment import (
@@ -40,6 +39,7 @@ from sparsegrad.ops.segment import (
 from sparsegrad.ops.segment_extreme import segment_first_p, take_chosen_p
 from sparsegrad.ops.segment_var import segment_var_p
 from sparsegrad.ops.shape import permute_p, reshape_p
+from sparsegrad.ops.softmaxes import logsumexp_p
 from sparsegrad.ops.sparse_structure import apply_merge, coalesce, reorder_p, split_dense
 from sparsegrad.ops.statistics import argmin_p
 from sparsegrad.ops.unary import abs_power_p, root_p

@@ -8,16 +8,12 @@ that each element takes, -1 for none; values are (nnz, *H), x is (n, *H, k).
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from sparsegrad.backends.basics import Array, Basics
 from sparsegrad.dtypes import accumulator
 
 __all__ = ["Chosen"]
-
-Array = Any
 
 
 class Sources(NamedTuple):
@@ -34,14 +30,8 @@ class Sources(NamedTuple):
         return t.reshape(-1) if self.kept is None else t.reshape(-1)[self.kept]
 
 
-class Chosen:
+class Chosen(Basics):
     """Gathers by chosen entries, and their transposes."""
-
-    xp: ModuleType = np
-
-    def scatter_add(self, out: Array, index: Array, values: Array) -> None:
-        """out[index[e]] += values[e]; see `Backend`."""
-        raise NotImplementedError
 
     def take_at(self, x: Array, at: Array) -> Array:
         """Of each column d the elements of x (n, *D) in the rows at[:, d]: at is (m, *D)."""

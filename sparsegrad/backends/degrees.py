@@ -5,44 +5,21 @@ Part of the contract; pure array code here. A `pattern` is what `Backend` says i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
-import numpy as np
-
+from sparsegrad.backends.basics import Array, Basics
 from sparsegrad.dtypes import accumulator
 
 __all__ = ["Degrees"]
 
-Array = Any
 
-
-class Degrees:
+class Degrees(Basics):
     """Entries divided by the sum of their row; or by the roots of the sums of the rows that have
     the numbers of their row and of their column, if `both`.
 
     loops: a plan that takes entries to those of `pattern` and adds the identity (its `slots`,
     `distinct`, `diagonal`), or None.
     """
-
-    xp: ModuleType = np
-    scatter_sorts: bool
-
-    def fused(self, formula: Callable[..., Array], *arrays: Any, **static: Any) -> Array:
-        raise NotImplementedError
-
-    def gather(self, x: Array, index: Array) -> Array:
-        raise NotImplementedError
-
-    def put_rows(self, values: Array, index: Array, n: int, distinct: bool = False) -> Array:
-        raise NotImplementedError
-
-    def segment_sum(self, values: Array, indptr: Array) -> Array:
-        raise NotImplementedError
-
-    def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
-        raise NotImplementedError
 
     def line_sums(self, pattern: Any, x: Array) -> Array:
         """Sums of the entries of each row: x (nnz, *D) -> (m, *D)."""

@@ -8,30 +8,22 @@ round them once.
 from __future__ import annotations
 
 import math
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 
+from sparsegrad.backends.basics import Array, Basics
 from sparsegrad.backends.channels import Channels
 from sparsegrad.dtypes import accumulator
 
 __all__ = ["ACTIVATIONS", "Dense"]
 
-Array = Any
 
 # Activations that come with a bias in one pass: their slope follows from their result.
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "identity")
 
 
-class Dense(Channels):
+class Dense(Channels, Basics):
     """Fused methods for dense layers, and gradients; those of batch normalisation: `Channels`."""
-
-    xp: ModuleType = np
-
-    def matmul(self, a: Array, b: Array) -> Array:
-        """Matrix product; see `Backend`."""
-        raise NotImplementedError
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """x (n, k) @ weight (m, k).T + bias (m,) -> (n, m); the bias is added in place."""
@@ -56,16 +48,6 @@ class Dense(Channels):
         out *= 0.5
         return out
 
-    def spmm_bias_act(
-        self, pattern: Any, values: Array, x: Array, bias: Array, activation: str
-    ) -> Array:
-        """`bias_act` of A @ x, for values (nnz,) of a pattern (m, n) and x (n, k): (m, k)."""
-        return self.bias_act(self.spmm(pattern, values, x), bias, activation)
-
-    def spmm(self, pattern: Any, values: Array, x: Array) -> Array:
-        """Sparse @ dense; see `Backend`."""
-        raise NotImplementedError
-
     def bias_act_grad(self, g: Array, y: Array, activation: str) -> tuple[Array, Array]:
         """Gradients of `bias_act` to x (n, m) and to bias (m,), for g and its result y (n, m), of
         any activation but "identity"."""
@@ -77,10 +59,6 @@ class Dense(Channels):
         else:
             out = g * (y * (1 - y))
         return out, out.sum(axis=0)
-
-    def erf(self, x: Array) -> Array:
-        """The error function; see `Backend`."""
-        raise NotImplementedError
 
     # ---- activations, of any shape -------------------------------------------------------------
     def relu_grad(self, g: Array, y: Array) -> Array:

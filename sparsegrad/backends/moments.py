@@ -8,34 +8,18 @@ squared deviations is divided by `free`. A GPU asks for `pieces` too, see `plan.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from sparsegrad.backends.basics import Array, Basics
 from sparsegrad.dtypes import accumulator
 
 __all__ = ["Moments"]
 
-Array = Any
 
-
-class Moments:
+class Moments(Basics):
     """Two passes: the sums, then the squared deviations from the means."""
-
-    xp: ModuleType = np
-
-    def convert(self, x: Array, dtype: np.dtype) -> Array:
-        raise NotImplementedError
-
-    def gather(self, x: Array, index: Array) -> Array:
-        raise NotImplementedError
-
-    def segment_sum(self, values: Array, indptr: Array) -> Array:
-        raise NotImplementedError
-
-    def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
-        raise NotImplementedError
 
     def var_of_runs(
         self, x: Array, runs: Any, cells: int, free: float, root: bool

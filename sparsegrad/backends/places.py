@@ -5,42 +5,20 @@ Part of the contract; pure array code here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from sparsegrad.backends import joins
+from sparsegrad.backends.basics import Array, Basics
 
 __all__ = ["Places"]
 
-Array = Any
 
-
-class Places:
+class Places(Basics):
     """Positions of runs and of single cells, entries that stay, lines by index, and two patterns
     made one."""
-
-    xp: ModuleType = np
-
-    def expand(self, indptr: Array, nnz: int) -> Array:
-        raise NotImplementedError
-
-    def gather(self, x: Array, index: Array) -> Array:
-        raise NotImplementedError
-
-    def gather_or_zero(self, x: Array, index: Array) -> Array:
-        raise NotImplementedError
-
-    def group(self, ids: Array, n: int) -> tuple[Array, Array]:
-        raise NotImplementedError
-
-    def fused(self, formula: Callable[..., Array], *arrays: Any, **static: Any) -> Array:
-        raise NotImplementedError
-
-    def order_facts(self, coords: tuple[Array, ...]) -> tuple[bool, bool]:
-        raise NotImplementedError
 
     def spans(self, starts: Array, offsets: Array) -> Array:
         """Runs one behind the other: starts[i], starts[i] + 1, ... for every run i, of lengths

@@ -16,20 +16,17 @@ from sparsegrad.backends.cpu_jit_part import CpuJitPart
 
 __all__ = ["CpuJitAxes"]
 
-_MIN_SUM = 1 << 14  # elements below which NumPy serves
 _GRAIN = 1 << 13  # elements of a task, and of a part of a sum, whose errors stay small
 _SHORT = 32  # numbers in a row that BLAS multiplies by ones sooner than a kernel enters its loop
 _FEW = 128  # numbers in a row up to which a kernel finds their maximum sooner than NumPy
 _WIDE = 512  # numbers in a row from which NumPy's loop, along the row, is as fast
-_FLOATS = (np.dtype("f4"), np.dtype("f8"))
 
 
 class CpuJitAxes(CpuJitPart):
     """Kernels of `cpu_jit_kernels_axes`. Other reductions than sums are of the last axes alone."""
 
     def sum(self, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
-        plain = x.dtype in _FLOATS and x.size and x.ndim and x.flags.c_contiguous
-        if not plain or axis == () or not self._pays(x.size, _MIN_SUM):
+        if axis == () or not self._served(x):
             return super().sum(x, axis, keepdims)
         given = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
         axes = {a % x.ndim for a in given}
@@ -107,13 +104,17 @@ class CpuJitAxes(CpuJitPart):
         self._launch("logsumexp_rows", rows, 8, rows, out)
         return out.reshape((*x.shape[: x.ndim - len(axis)], *(1,) * len(axis)))
 
+    def _served(self, x: Array) -> bool:
+        """Whether kernels serve: floats of 32 or 64 bits in C order, and enough of them."""
+        dtype = self._dense_dtype(x)
+        if dtype is None or dtype != x.dtype:
+            return False
+        return x.ndim > 0 and bool(x.flags.c_contiguous)
+
     def _rows(self, x: Array, axis: tuple[int, ...]) -> Array | None:
         """x as rows along its last axes; None where the kernels do not serve them."""
         last = tuple(range(x.ndim - len(axis), x.ndim))
-        plain = x.dtype in _FLOATS and x.size and x.flags.c_contiguous
-        if not plain or not axis or not self._pays(x.size, _MIN_SUM):
-            return None
-        if tuple(sorted(a % x.ndim for a in axis)) != last:
+        if not axis or not self._served(x) or tuple(sorted(a % x.ndim for a in axis)) != last:
             return None
         return x.reshape(math.prod(x.shape[: last[0]]), -1)
 

@@ -16,6 +16,7 @@ from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu_jit_launch import Kernel, contiguous
 
 __all__ = [
+    "ELEMENTS",
     "F4",
     "F8",
     "GRAIN",
@@ -33,6 +34,7 @@ __all__ = [
     "reads_often",
     "result",
     "row_chunks",
+    "row_tasks",
     "same_index",
     "tasks_of",
     "warmup",
@@ -41,8 +43,10 @@ __all__ = [
 F4, F8, I4, I8 = (np.dtype(t) for t in ("f4", "f8", "i4", "i8"))
 NONE = {I4: np.empty(0, I4), I8: np.empty(0, I8)}
 GRAIN = 8192  # entries and rows in a chunk, unless that makes more than _MAX_CHUNKS
+ELEMENTS = 1 << 14  # of dense arrays in a task, at least
 LINE = 64  # bytes, as the longest vector of a kernel
 _MAX_CHUNKS = 1024
+_MAX_TASKS = 256  # over dense rows
 _FIND, _VECTOR = 40, 8  # see `product_work`
 _MIN_READS = 64  # of every row, that are worth moving it
 
@@ -129,6 +133,12 @@ def inside(index: Array, bound: int) -> bool:
 def tasks_of(n: int) -> int:
     """Tasks for a loop over n entries."""
     return min(max(n // GRAIN, 1), _MAX_CHUNKS)
+
+
+def row_tasks(n: int, width: int) -> tuple[int, int]:
+    """Tasks for a loop over n dense rows, and the rows of each: by the shape alone."""
+    rows = max(1, ELEMENTS // width, -(-n // _MAX_TASKS))
+    return -(-n // rows), rows
 
 
 def row_chunks(indptr: Array, split: bool) -> tuple[Array, Array]:

@@ -6,14 +6,11 @@ import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu_jit_calls import kernel_of
+from sparsegrad.backends.cpu_jit_calls import kernel_of, row_tasks
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_part import CpuJitPart
 
 __all__ = ["CpuJitChannels"]
-
-_GRAIN = 1 << 14  # elements of a task, at least
-_MAX_TASKS = 256
 
 
 class CpuJitChannels(CpuJitPart):
@@ -73,8 +70,7 @@ class CpuJitChannels(CpuJitPart):
 
 
 def _rows(x: Array, dtype: np.dtype) -> tuple[Array, int, int, int]:
-    """x as rows (n, d * length), length, the rows of a task, and how many tasks: they follow from
-    the shape alone."""
+    """x as rows (n, d * length), length, the rows of a task, and how many tasks."""
     rows = contiguous(x, dtype).reshape(len(x), -1)
-    chunk = max(1, _GRAIN // rows.shape[1], -(-len(x) // _MAX_TASKS))
-    return rows, rows.shape[1] // x.shape[1], chunk, -(-len(x) // chunk)
+    tasks, chunk = row_tasks(*rows.shape)
+    return rows, rows.shape[1] // x.shape[1], chunk, tasks

@@ -6,7 +6,7 @@ import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu_jit_calls import F4, F8, I8, kernel_of
+from sparsegrad.backends.cpu_jit_calls import ELEMENTS, F4, F8, I8, kernel_of, row_tasks
 from sparsegrad.backends.cpu_jit_channels import CpuJitChannels
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_matmul import matmul
@@ -15,8 +15,6 @@ from sparsegrad.backends.dense import ACTIVATIONS
 __all__ = ["CpuJitDense"]
 
 _LOSS = 128  # passes in whose time NumPy does a cross entropy of a few rows
-_GRAIN = 1 << 14  # elements of a task, at least
-_MAX_TASKS = 256
 
 
 class CpuJitDense(CpuJitChannels):
@@ -32,7 +30,7 @@ class CpuJitDense(CpuJitChannels):
         dtype = self._dense_dtype(x)
         if dtype is None or activation == "tanh":  # NumPy's has vector code, a kernel would not
             return super().bias_act(x, bias, activation)
-        tasks, chunk = _tasks(x)
+        tasks, chunk = row_tasks(*x.shape)
         out = memory.empty(x.shape, dtype)
         args = (chunk, ACTIVATIONS.index(activation), contiguous(x, dtype), contiguous(bias, dtype))
         launch(kernel_of("bias_act", dtype), (*args, out), tasks, 2 * x.size)
@@ -42,7 +40,7 @@ class CpuJitDense(CpuJitChannels):
         dtype = self._dense_dtype(y)
         if dtype is None:
             return super().bias_act_grad(g, y, activation)
-        tasks, chunk = _tasks(y)
+        tasks, chunk = row_tasks(*y.shape)
         out, sums = memory.empty(y.shape, dtype), np.empty((tasks, y.shape[1]), dtype)
         args = (chunk, ACTIVATIONS.index(activation), contiguous(g, dtype), contiguous(y, dtype))
         launch(kernel_of("bias_act_grad", dtype), (*args, out, sums), tasks, 3 * y.size)
@@ -106,8 +104,8 @@ class CpuJitDense(CpuJitChannels):
         flat = [contiguous(a, dtype).reshape(-1) for a in arrays]
         launch(
             kernel_of(name, dtype),
-            (_GRAIN, *(() if factor is None else (factor,)), *flat, out.reshape(-1)),
-            -(-out.size // _GRAIN),
+            (ELEMENTS, *(() if factor is None else (factor,)), *flat, out.reshape(-1)),
+            -(-out.size // ELEMENTS),
             4 * out.size,
         )
         return out
@@ -118,7 +116,7 @@ class CpuJitDense(CpuJitChannels):
         dtype = self._dense_dtype(x, _LOSS)
         if dtype is None:
             return super().cross_entropy(x, classes, weight, smoothing)
-        tasks, chunk = _tasks(x)
+        tasks, chunk = row_tasks(*x.shape)
         loss, lse = np.empty(len(x), dtype), np.empty(len(x), dtype)
         rows = contiguous(x, dtype), contiguous(classes, I8), _optional(weight, dtype)
         args = (chunk, *rows, smoothing, loss, lse)
@@ -137,7 +135,7 @@ class CpuJitDense(CpuJitChannels):
         dtype = self._dense_dtype(x, _LOSS)
         if dtype is None:
             return super().cross_entropy_grad(g, x, lse, classes, weight, smoothing)
-        tasks, chunk = _tasks(x)
+        tasks, chunk = row_tasks(*x.shape)
         out = memory.empty(x.shape, dtype)
         rows = [contiguous(a, dtype) for a in (g, x, lse)]
         rows += [contiguous(classes, I8), _optional(weight, dtype)]
@@ -151,7 +149,7 @@ class CpuJitDense(CpuJitChannels):
         dtype = self._dense_dtype(x)
         if dtype is None:
             return super().layer_norm(x, weight, bias, eps)
-        tasks, chunk = _tasks(x)
+        tasks, chunk = row_tasks(*x.shape)
         out = memory.empty(x.shape, dtype)
         mean, scale = np.empty(len(x), dtype), np.empty(len(x), dtype)
         rows = contiguous(x, dtype), _optional(weight, dtype), _optional(bias, dtype)
@@ -165,7 +163,7 @@ class CpuJitDense(CpuJitChannels):
         dtype = self._dense_dtype(x)
         if dtype is None:
             return super().layer_norm_grad(g, x, weight, mean, scale)
-        tasks, chunk = _tasks(x)
+        tasks, chunk = row_tasks(*x.shape)
         out = memory.empty(x.shape, dtype)
         rows = contiguous(g, dtype), contiguous(x, dtype), _optional(weight, dtype)
         args = (chunk, *rows, contiguous(mean, dtype), contiguous(scale, dtype), out)
@@ -176,17 +174,11 @@ class CpuJitDense(CpuJitChannels):
         dtype = self._dense_dtype(x)
         if dtype is None:
             return super().layer_norm_weight_grad(g, x, mean, scale)
-        tasks, chunk = _tasks(x)
+        tasks, chunk = row_tasks(*x.shape)
         parts = np.empty((tasks, x.shape[1]), dtype)
         rows = [contiguous(a, dtype) for a in (g, x, mean, scale)]
         launch(kernel_of("layer_norm_weight_grad", dtype), (chunk, *rows, parts), tasks, 2 * x.size)
         return parts.sum(axis=0)
-
-
-def _tasks(x: Array) -> tuple[int, int]:
-    """How many tasks, and the rows of each: they follow from the shape alone."""
-    rows = max(1, _GRAIN // x.shape[1], -(-len(x) // _MAX_TASKS))
-    return -(-len(x) // rows), rows
 
 
 def _optional(array: Array | None, dtype: np.dtype) -> Array:

@@ -33,16 +33,23 @@ def top_of(row, lanes):
     return top
 
 
+@inlined(FAST)
+def _mass(weight, classes):
+    """The sum of the weights of all classes, each 1 where none are given."""
+    if not weight.size:
+        return classes
+    total = weight.dtype.type(0)
+    for j in range(weight.size):
+        total += weight[j]
+    return total
+
+
 @kernel(">n1 n <F2 <n1 <F1 d >F1 >F1", "F")
 def cross_entropy(ticket, chunk, x, classes, weight, smoothing, loss, lse):
     """loss (n,) and lse (n,) = log(sum(exp(x))) of logits x (n, C)."""
     F, n, width = x.dtype.type, x.shape[0], x.shape[1]
     own, spread = F(1 - smoothing), F(smoothing / width)
-    mass = F(width)
-    if weight.size:
-        mass = F(0)
-        for j in range(width):
-            mass += weight[j]
+    mass = _mass(weight, F(width))
     lanes = np.empty(LANES, x.dtype)
     tasks = (n + chunk - 1) // chunk
     while True:
@@ -80,11 +87,7 @@ def cross_entropy_grad(ticket, chunk, g, x, lse, classes, weight, smoothing, out
     """out (n, C) = g * (softmax(x) times the mass of the target - the target)."""
     F, n, width = x.dtype.type, x.shape[0], x.shape[1]
     own, spread = F(1 - smoothing), F(smoothing / width)
-    mass = F(width)
-    if weight.size:
-        mass = F(0)
-        for j in range(width):
-            mass += weight[j]
+    mass = _mass(weight, F(width))
     tasks = (n + chunk - 1) // chunk
     while True:
         t = draw(ticket)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 import sparsegrad as sg
-from sparsegrad.backends import cpu_jit_launch
+from sparsegrad.backends import base, cpu_jit_launch
 from sparsegrad.engine.primitive import primitive, registry
 
 pytest.register_assert_rewrite("backend_cases", "byhand")
@@ -108,3 +108,19 @@ def define() -> Iterator[Any]:
     yield primitive
     for name in set(registry) - before:
         del registry[name]
+
+
+@pytest.fixture
+def index_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The index work of the reference backend, by method name."""
+    seen: list[str] = []
+    for name in ("sort_coo", "group", "expand", "compress", "order_facts", "check_indices"):
+        original = getattr(base.Backend, name)
+
+        def counted(self: Any, *args: Any, _name: str = name, _fn: Any = original) -> Any:
+            seen.append(_name)
+            return _fn(self, *args)
+
+        monkeypatch.setattr(base.Backend, name, counted)
+    with sg.config(backend="reference"):
+        yield seen

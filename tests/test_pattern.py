@@ -1,17 +1,11 @@
-"""Patterns: validation, orders and formats, coalesce, what is shared, cached and frozen.
+"""Patterns: validation, orders and formats, transposes, widths of indices.
 
 The oracle is SciPy, or coordinates written out by hand.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
-import pickle
-import threading
-import weakref
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,101 +13,21 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegrad as sg
+from patterns import (
+    FORMATS,
+    MATRICES,
+    as_format,
+    dense_of,
+    every_matrix,
+    given_triples,
+    offsets,
+    triples,
+)
 from sparsegrad import backends
-from sparsegrad.backends import base
 from sparsegrad.structure import arrays as index_arrays
 from sparsegrad.structure import plan, plan_tables
 from sparsegrad.structure.core import Core
 from sparsegrad.structure.pattern import Pattern
-
-FORMATS = ("coo", "csr", "csc")
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The index work of the reference backend, by method name."""
-    seen: list[str] = []
-    for name in ("sort_coo", "group", "expand", "compress", "order_facts", "check_indices"):
-        original = getattr(base.Backend, name)
-
-        def counted(self: Any, *args: Any, _name: str = name, _fn: Any = original) -> Any:
-            seen.append(_name)
-            return _fn(self, *args)
-
-        monkeypatch.setattr(base.Backend, name, counted)
-    with sg.config(backend="reference"):
-        yield seen
-
-
-# ---- samples: coordinates in any order, with their values ---------------------------------------
-def matrices() -> dict[str, tuple[np.ndarray, np.ndarray, tuple[int, int]]]:
-    rng = np.random.default_rng(0)
-    out: dict[str, Any] = {}
-
-    def add(name: str, coords: Any, shape: tuple[int, int], values: Any = None) -> None:
-        coords = np.asarray(coords, np.int64).reshape(2, -1)
-        if values is None:
-            values = rng.integers(1, 100, coords.shape[1]) + 0.5
-        out[name] = (coords, np.asarray(values, np.float64), shape)
-
-    cells = rng.permutation(35)[:17]
-    add("unsorted", np.unravel_index(cells, (5, 7)), (5, 7))
-    add("sorted", np.unravel_index(np.sort(cells), (5, 7)), (5, 7))
-    add("column-major", np.unravel_index(np.sort(cells), (7, 5))[::-1], (5, 7))
-    add("duplicates", rng.integers(0, 3, (2, 30)), (4, 3))
-    add("sorted duplicates", [[0, 0, 0, 2, 2], [1, 1, 1, 0, 0]], (3, 2))
-    add("one entry many times", [[1] * 9, [2] * 9], (2, 4))
-    add("zeros", [[2, 0, 1, 0], [0, 1, 1, 1]], (3, 3), [0.0, 2.0, 0.0, -2.0])
-    add("square", np.unravel_index(rng.permutation(16)[:9], (4, 4)), (4, 4))
-    add("full", np.unravel_index(rng.permutation(12), (3, 4)), (3, 4))
-    add("none", [[], []], (3, 4))
-    add("no rows", [[], []], (0, 4))
-    add("no columns", [[], []], (4, 0))
-    add("nothing", [[], []], (0, 0))
-    add("one cell", [[0], [0]], (1, 1))
-    add("row", [[0, 0, 0], [4, 1, 1]], (1, 5))
-    add("column", [[4, 1, 1], [0, 0, 0]], (5, 1))
-    return out
-
-
-MATRICES = matrices()
-every_matrix = pytest.mark.parametrize("name", MATRICES)
-
-
-def dense_of(name: str) -> np.ndarray:
-    coords, values, shape = MATRICES[name]
-    out = np.zeros(shape)
-    np.add.at(out, tuple(coords), values)
-    return out
-
-
-def as_format(name: str, fmt: str) -> Any:
-    """In `fmt`, made from raw arrays: entries unsorted within a row, duplicates kept."""
-    coords, values, shape = MATRICES[name]
-    if fmt == "coo":
-        return sg.coo(coords, values, shape)
-    major = 0 if fmt == "csr" else 1
-    order = np.argsort(coords[major], kind="stable")
-    indptr = np.searchsorted(coords[major][order], np.arange(shape[major] + 1))
-    make = sg.csr if fmt == "csr" else sg.csc
-    return make(indptr, coords[1 - major][order], values[order], shape)
-
-
-def triples(A: Any) -> list[tuple[int, int, float]]:
-    """Stored entries as a multiset."""
-    return sorted(zip(A.row.tolist(), A.col.tolist(), A.values.detach().tolist(), strict=True))
-
-
-def offsets(name: str, fmt: str) -> np.ndarray:
-    coords, _, shape = MATRICES[name]
-    major = 0 if fmt == "csr" else 1
-    return np.concatenate(([0], np.cumsum(np.bincount(coords[major], minlength=shape[major]))))
-
-
-def given_triples(name: str) -> list[tuple[int, int, float]]:
-    coords, values, _ = MATRICES[name]
-    return sorted(zip(*coords.tolist(), values.tolist(), strict=True))
-
 
 # ---- validation --------------------------------------------------------------------------------
 COO_ERRORS: list[tuple[str, Any, Any, str]] = [
@@ -233,10 +147,10 @@ def test_bad_values() -> None:
         sg.coo([[0], [0]], [1.0], (2, 2)).with_values([1.0, 2.0])
 
 
-def test_the_check_can_be_left_out(calls: list[str]) -> None:
+def test_the_check_can_be_left_out(index_calls: list[str]) -> None:
     Pattern.coo([[5], [0]], (2, 2), check=False)
     Pattern.compressed("csr", [0, 1, 1], [7], (2, 2), check=False)
-    assert calls == []
+    assert index_calls == []
     with sg.config(check_invariants=True), pytest.raises(sg.PatternError, match=r"indices\[0\]"):
         Pattern.coo([[5], [0]], (2, 2), check=False)
     broken = sg.coo([[5], [0]], [1.0], (2, 2), check=False)
@@ -356,11 +270,11 @@ def test_scipy_round_trip_of_every_format() -> None:
 # ---- transpose ---------------------------------------------------------------------------------
 @every_matrix
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_transpose_is_a_view(name: str, fmt: str, calls: list[str]) -> None:
+def test_transpose_is_a_view(name: str, fmt: str, index_calls: list[str]) -> None:
     A = as_format(name, fmt)
-    calls.clear()
+    index_calls.clear()
     B = A.T
-    assert calls == []  # no index work at all
+    assert index_calls == []  # no index work at all
     assert B.values is A.values and B.pattern.core is A.pattern.core
     assert B.shape == A.shape[::-1]
     assert B.format == {"coo": "coo", "csr": "csc", "csc": "csr"}[fmt]
@@ -444,435 +358,6 @@ def test_ac_64_more_entries_than_32_bits_count() -> None:
     assert A.nnz == nnz and A.density == nnz
     with pytest.raises(sg.PatternError, match=f"indptr: must end at nnz = {nnz}, got -214748364"):
         index_arrays.check_offsets("indptr", np.array([0, -(2**31) + 3]), nnz)
-
-
-# ---- coalesce ----------------------------------------------------------------------------------
-@every_matrix
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_coalesce_is_that_of_scipy(name: str, fmt: str, backend: str) -> None:
-    A = as_format(name, fmt)
-    given = triples(A)
-    flat = A.col.astype(np.int64) * max(1, A.shape[0]) + A.row
-    if fmt != "csc":
-        flat = A.row.astype(np.int64) * max(1, A.shape[1]) + A.col
-    assert A.is_coalesced == bool((np.diff(flat) > 0).all())  # the flag is truthful
-    C = A.coalesce()
-    assert triples(A) == given  # A is what it was
-    assert C.is_coalesced and C.format == fmt and C.shape == A.shape
-    assert C.coalesce() is C  # idempotent
-    want = A.to_scipy().copy()
-    want.sum_duplicates()
-    want = want.tocsc() if fmt == "csc" else want.tocsr()
-    want.sort_indices()
-    assert C.nnz == len({(i, j) for i, j, _ in given})
-    listed = want.tocoo()
-    np.testing.assert_array_equal(C.row, listed.coords[0])
-    np.testing.assert_array_equal(C.col, listed.coords[1])
-    np.testing.assert_allclose(C.values.data, listed.data, rtol=1e-15)
-
-
-def test_explicit_zeros_stay_and_sums_that_come_to_zero_too() -> None:
-    for fmt in FORMATS:
-        C = as_format("zeros", fmt).coalesce()
-        assert C.nnz == 3
-        assert triples(C) == [(0, 1, 0.0), (1, 1, 0.0), (2, 0, 0.0)]
-
-
-def test_flags_follow_every_handle() -> None:
-    """Row-major entries are coalesced as coo and csr, not as csc; their transpose the other way."""
-    A = sg.coo([[0, 0, 1], [0, 2, 1]], [1.0, 2.0, 3.0], (2, 3))
-    assert A.is_coalesced
-    assert not A.T.is_coalesced  # (0,0), (2,0), (1,1): column-major
-    assert A.T.coalesce().row.tolist() == [0, 1, 2]
-    csr, csc = A.to("csr"), A.to("csc")
-    assert csr.is_coalesced and csc.is_coalesced
-    assert csr.T.is_coalesced and csr.T.format == "csc"
-    assert csc.T.is_coalesced and csc.T.format == "csr"
-    unsorted = sg.csr([0, 2], [1, 0], [1.0, 2.0], (1, 2))
-    assert not unsorted.is_coalesced and not unsorted.T.is_coalesced
-    assert unsorted.coalesce().values.tolist() == [2.0, 1.0]
-    assert unsorted.T.coalesce().format == "csc"
-    # Column ids that rise only because a row ends: still in order.
-    assert sg.csr([0, 1, 2], [1, 0], [1.0, 2.0], (2, 2)).is_coalesced
-    # Sorted, but an entry twice.
-    assert not sg.csr([0, 2, 2], [1, 1], [1.0, 2.0], (2, 2)).is_coalesced
-
-
-def test_nothing_stored_is_coalesced() -> None:
-    for fmt in FORMATS:
-        for shape in ((3, 4), (0, 4), (3, 0), (0, 0)):
-            A = sg.coo([[], []], [], shape).to(fmt)
-            assert A.nnz == 0 and A.is_coalesced and A.coalesce() is A
-            assert A.T.is_coalesced and A.T.shape == shape[::-1]
-            assert A.density == 0
-            assert A.row.shape == A.col.shape == (0,)
-            assert A.indices.shape == ((2, 0) if fmt == "coo" else (0,))
-            if fmt != "coo":
-                assert A.indptr.tolist() == [0] * ((shape[0] if fmt == "csr" else shape[1]) + 1)
-
-
-# ---- any number of dimensions ------------------------------------------------------------------
-SHAPES = [(7,), (4, 3), (3, 2, 4), (2, 3, 2, 3), (2, 1, 3, 1, 2)]
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dense", [(), (2,), (2, 0), (1, 3)], ids=str)
-def test_coo_of_any_rank_with_dense_dimensions(
-    shape: tuple[int, ...], dense: tuple[int, ...], backend: str
-) -> None:
-    rng = np.random.default_rng(len(shape))
-    coords = np.stack([rng.integers(0, n, 20) for n in shape])
-    values = rng.standard_normal((20, *dense))
-    want, cells = np.zeros((*shape, *dense)), int(np.prod(shape))
-    np.add.at(want, tuple(coords), values)
-    A = sg.coo(coords, values, (*shape, *dense), requires_grad=True)
-    assert (A.sparse_dim, A.dense_dim, A.ndim) == (len(shape), len(dense), len(shape) + len(dense))
-    assert A.shape == want.shape and A.numel() == want.size
-    np.testing.assert_allclose(A.to_dense().detach().numpy(), want, atol=1e-13)
-    C = A.coalesce()
-    order = np.unique(np.ravel_multi_index(tuple(coords), shape))
-    np.testing.assert_array_equal(C.indices, np.stack(np.unravel_index(order, shape)))
-    np.testing.assert_allclose(C.values.detach().numpy(), want.reshape(cells, *dense)[order],
-                               atol=1e-13)  # fmt: skip
-    g = rng.standard_normal(C.values.shape)
-    C.values.backward(sg.Tensor(g))
-    full = np.zeros(want.shape)
-    full.reshape(cells, *dense)[order] = g
-    np.testing.assert_array_equal(A.values.grad.data, full[tuple(coords)])
-    np.testing.assert_array_equal(A.grad.indices, C.indices)
-    np.testing.assert_array_equal(A.grad.values.data, g)
-
-
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_hybrid_matrices_convert(fmt: str, backend: str) -> None:
-    coords, values, shape = MATRICES["duplicates"]
-    values = values[:, None] * [1.0, -2.0, 0.0]
-    A = sg.coo(coords, values, (*shape, 3)).to(fmt)
-    want = dense_of("duplicates")[..., None] * [1.0, -2.0, 0.0]
-    for other in FORMATS:
-        np.testing.assert_array_equal(A.to(other).to_dense().data, want)
-        np.testing.assert_array_equal(A.to(other).coalesce().to_dense().data, want)
-    with pytest.raises(sg.ShapeError, match="to_scipy: scipy has no dense dimensions"):
-        A.to_scipy()
-
-
-@pytest.mark.parametrize("dims", [4, 7])
-def test_ac_55_ac_56_keys_that_overflow_64_bits(dims: int, backend: str) -> None:
-    """(10^6)^4 and seven dimensions of 2584 to 75025: sorted without being linearised."""
-    shape = (10**6,) * 4 if dims == 4 else (2584, 4181, 6765, 10946, 17711, 28657, 75025)
-    rng = np.random.default_rng(0)
-    coords = np.stack([rng.integers(0, n, 30_000) for n in shape])
-    coords[:, 10_000:20_000] = coords[:, :10_000]  # duplicates
-    coords[:, 0] = [n - 1 for n in shape]
-    values = rng.integers(1, 100, 30_000).astype(float)
-    A = sg.coo(coords, values, shape, requires_grad=True)
-    C = A.coalesce()
-    want: dict[tuple[int, ...], float] = {}
-    for cell, v in zip(map(tuple, coords.T.tolist()), values.tolist(), strict=True):
-        want[cell] = want.get(cell, 0.0) + v
-    assert C.is_coalesced and not A.is_coalesced
-    assert C.indices.min() >= 0
-    assert list(map(tuple, C.indices.T.tolist())) == sorted(want)
-    np.testing.assert_array_equal(C.values.detach().numpy(), [want[c] for c in sorted(want)])
-    C.sum().backward()
-    np.testing.assert_array_equal(A.values.grad.data, np.ones(30_000))
-    assert 0 <= A.density < 1e-15
-    total = A.detach() + A.detach()
-    np.testing.assert_array_equal(total.coalesce().values.data, 2 * C.values.detach().numpy())
-    product = A.detach() * C.detach()
-    np.testing.assert_array_equal(product.values.data, C.values.detach().numpy() ** 2)
-
-
-def test_ac_55_matrices_with_more_cells_than_64_bits(backend: str) -> None:
-    """2^40 x 2^40: the dimension that would overflow in rows * n + column."""
-    n = 2**40
-    rng = np.random.default_rng(0)
-    coords = rng.integers(0, n, (2, 10_000))
-    coords[:, 5000:] = coords[:, :5000]
-    A = sg.coo(coords, np.ones(10_000), (n, n))
-    C = A.coalesce()
-    assert C.row.dtype == np.int64 and C.nnz == 5000
-    order = np.lexsort((coords[1, :5000], coords[0, :5000]))
-    np.testing.assert_array_equal(C.indices, coords[:, :5000][:, order])
-    np.testing.assert_array_equal(C.values.data, np.full(5000, 2.0))
-    T = A.T.coalesce()
-    order = np.lexsort((coords[0, :5000], coords[1, :5000]))
-    np.testing.assert_array_equal(T.indices, coords[::-1, :5000][:, order])
-
-
-# ---- what is the same pattern ------------------------------------------------------------------
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("name", ["unsorted", "duplicates", "none", "square"])
-def test_same_as_after_pickling_and_copying(name: str, fmt: str) -> None:
-    A = as_format(name, fmt)
-    for B in (
-        pickle.loads(pickle.dumps(A)), copy.deepcopy(A), copy.copy(A),
-        pickle.loads(pickle.dumps(A.T)).T, as_format(name, fmt),
-    ):  # fmt: skip
-        assert B.format == fmt and B.shape == A.shape
-        assert A.pattern.same_as(B.pattern) and B.pattern.same_as(A.pattern)
-        assert B.pattern.core is A.pattern.core  # compared once, then shared
-        np.testing.assert_array_equal(B.values.data, A.values.data)
-        np.testing.assert_array_equal(B.indices, A.indices)
-
-
-def test_cores_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    A = as_format("unsorted", "coo")
-    B = pickle.loads(pickle.dumps(A))
-    (A + B).values
-    assert B.pattern.core is A.pattern.core
-    monkeypatch.setattr(Core, "fingerprint", lambda self: pytest.fail("compared again"))
-    assert A.pattern.same_as(B.pattern)
-    np.testing.assert_array_equal((A * B).values.data, A.coalesce().values.data ** 2)
-
-
-def test_what_is_not_the_same() -> None:
-    P = Pattern.coo([[0, 1], [1, 0]], (2, 2))
-    for Q in (
-        Pattern.coo([[0, 1], [1, 0]], (2, 3)),  # another shape
-        Pattern.coo([[0, 1], [1, 1]], (2, 2)),  # other entries
-        Pattern.coo([[1, 0], [0, 1]], (2, 2)),  # another order: values would not line up
-        Pattern.coo([[0], [1]], (2, 2)),
-        Pattern.coo([[0, 1, 1], [1, 0, 0]], (2, 2)),
-    ):
-        assert not P.same_as(Q) and not Q.same_as(P)
-    R = Pattern.coo([[1, 0], [0, 1]], (2, 2))
-    assert R.same_as(R) and not R.same_as(R.to("csr")[0])  # csr lists them in another order
-    assert P.same_as(P.to("csr")[0])  # already in that order: values line up
-
-
-def test_index_width_does_not_make_patterns_differ() -> None:
-    narrow = Core("coo", (2, 2), (np.array([0, 1], np.int32), np.array([1, 0], np.int32)))
-    wide = Core("coo", (2, 2), (np.array([0, 1]), np.array([1, 0])))
-    assert Pattern(narrow, "coo").same_as(Pattern(wide, "coo"))
-
-
-def test_pickles_are_small_and_hold_no_caches() -> None:
-    rng = np.random.default_rng(0)
-    A = sg.coo(rng.integers(0, 1000, (2, 5000)), rng.standard_normal(5000), (1000, 1000))
-    before = len(pickle.dumps(A))
-    A.to("csr"), A.to("csc"), A.coalesce(), A.T.coalesce()
-    assert A.pattern.cache_nbytes > 0
-    assert len(pickle.dumps(A)) == before
-    assert pickle.loads(pickle.dumps(A)).pattern.cache_nbytes == 0
-
-
-# ---- caches ------------------------------------------------------------------------------------
-def test_index_work_is_done_once(calls: list[str]) -> None:
-    A = as_format("duplicates", "coo").requires_grad_()
-    x = np.ones((3, 2))
-
-    def step() -> None:
-        B = A * 2.0
-        total = (B @ x).sum() + (B.T @ np.ones((4, 1))).sum() + B.to("csr").values.sum()
-        total = total + B.to("csc").coalesce().values.sum() + (B + A).values.sum()
-        total = total + (B * A).values.sum() + sg.softmax(B, 1).values.sum() + B.sum(0).sum()
-        total.backward()
-        A.grad.to("csr")
-
-    step()
-    first = list(calls)
-    assert first.count("sort_coo") <= 4 and first.count("group") <= 2
-    calls.clear()
-    for _ in range(5):
-        step()
-    assert [c for c in calls if c in ("sort_coo", "group", "order_facts")] == []
-
-
-def test_handles_of_one_core_share_work(calls: list[str]) -> None:
-    A = as_format("unsorted", "coo")
-    A.to("csr"), A.to("csc"), A.coalesce()
-    calls.clear()
-    B = (A * 3.0).T.with_values(np.arange(A.nnz) * 1.0)
-    B.to("csc"), B.to("csr"), B.T.to("csr"), B.T.to("csc"), B.T.coalesce()
-    assert calls == []
-
-
-def test_handles_of_one_core_keep_their_formats() -> None:
-    A = sg.csr([0, 2, 3], [1, 1, 0], [1.0, 2.0, 3.0], (2, 2))
-    for B in (A, A.to("coo"), A.to("csc")):
-        for out in (B.coalesce(), sg.tril(B), sg.fill_diagonal(B, 1), sg.symmetrize(B, "max")):
-            assert out.format == B.format
-
-
-def test_drop_caches_and_their_size() -> None:
-    A = as_format("unsorted", "coo")
-    P = A.pattern
-    before = A.to("csr").to_dense().data.copy()
-    A.to("csc")
-    index_bytes = 4 * A.nnz
-    assert P.cache_nbytes >= 4 * index_bytes  # two permutations and two listings at least
-    assert P.cache_nbytes <= 40 * index_bytes + 8 * 16
-    assert P.T.cache_nbytes == P.cache_nbytes  # the core's
-    P.drop_caches()
-    assert P.cache_nbytes == 0
-    np.testing.assert_array_equal(A.to("csr").to_dense().data, before)
-    np.testing.assert_array_equal(A.values.data, MATRICES["unsorted"][1])
-
-
-def test_results_outlive_the_caches_they_came_from() -> None:
-    A = as_format("duplicates", "coo").requires_grad_()
-    C = A.coalesce()
-    y = (C * C).sum()
-    A.pattern.drop_caches()
-    C.pattern.drop_caches()
-    y.backward()
-    want = 2 * dense_of("duplicates")[tuple(MATRICES["duplicates"][0])]
-    np.testing.assert_allclose(A.values.grad.data, want, rtol=1e-14)
-
-
-def test_plans_of_two_patterns_keep_neither_alive(no_gc: None) -> None:
-    A, B = as_format("unsorted", "coo"), as_format("sorted", "csr").to("coo")
-    (A + B), (A * B)
-    refs = [weakref.ref(A.pattern.core), weakref.ref(B.pattern.core)]
-    del A, B
-    assert [r() for r in refs] == [None, None]
-
-
-def test_the_plan_cache_is_bounded() -> None:
-    kept = [sg.coo([[i], [0]], [1.0], (300, 1)) for i in range(200)]
-    for A, B in itertools.pairwise(kept):
-        np.testing.assert_array_equal((A + B).values.data, [1.0, 1.0])
-    assert len(plan._PLANS) <= plan._PLANS_LIMIT
-    np.testing.assert_array_equal((kept[0] + kept[1]).row, [0, 1])
-
-
-def test_a_recycled_address_is_not_mistaken_for_an_old_pattern() -> None:
-    """Plans are found by id(core): thousands of short-lived cores reuse the same addresses."""
-    fixed = sg.coo([[0], [0]], [10.0], (50, 1))
-    for i in range(2000):
-        A = sg.coo([[i % 50], [0]], [1.0], (50, 1))
-        total = (A + fixed).to_dense().data[:, 0]
-        want = np.zeros(50)
-        want[0] += 10
-        want[i % 50] += 1
-        np.testing.assert_array_equal(total, want)
-        assert A[i % 50, 0].item() == 1.0
-
-
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_no_reference_cycles(fmt: str, no_gc: None) -> None:
-    A = as_format("duplicates", fmt).requires_grad_()
-    core = weakref.ref(A.pattern.core)
-    values = weakref.ref(A.values)
-    for other in FORMATS:
-        A.to(other)
-    C = A.coalesce()
-    other_core = weakref.ref(C.pattern.core)
-    ((A.T @ np.ones((4, 2))).sum() + sg.softmax(A, 0).sum() + (C * C).sum()).backward()
-    (A + A.T.T).sum().backward()
-    A.grad, A.T.coalesce(), A[1:], A.pattern.rows(), A.pattern.sorted_rows()
-    A.pattern.core.fingerprint()
-    del A, C
-    assert core() is None and values() is None and other_core() is None
-
-
-def test_caches_are_safe_to_build_from_many_threads() -> None:
-    rng = np.random.default_rng(0)
-    coords = rng.integers(0, 200, (2, 20_000))
-    values = rng.standard_normal(20_000)
-    want = np.zeros((200, 200))
-    np.add.at(want, tuple(coords), values)
-    x = rng.standard_normal((200, 2))
-    for _ in range(3):
-        A = sg.coo(coords, values, (200, 200))
-        gate = threading.Barrier(8)
-
-        def work(n: int, A: Any = A, gate: Any = gate) -> None:
-            gate.wait(30)
-            todo = [
-                lambda: np.testing.assert_allclose(A.coalesce().to_dense().data, want),
-                lambda: np.testing.assert_allclose((A @ x).data, want @ x),
-                lambda: np.testing.assert_allclose((A.T @ x).data, want.T @ x),
-                lambda: np.testing.assert_allclose(A.to("csc").to_dense().data, want),
-                lambda: np.testing.assert_allclose((A + A.T).to_dense().data, want + want.T),
-                lambda: A.pattern.drop_caches(),
-            ]
-            for i in range(12):
-                todo[(i + n) % (6 if n == 0 else 5)]()
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(work, range(8)))
-    A = sg.coo(coords, values, (200, 200))
-    found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(A.coalesce())) for _ in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(60)
-    assert len({id(C.pattern.core) for C in found}) == 1  # published once
-
-
-# ---- index arrays are nobody's to change -------------------------------------------------------
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_index_arrays_are_read_only(fmt: str) -> None:
-    A = as_format("unsorted", fmt)
-    B = A.to("csc" if fmt == "csr" else "csr")
-    for M in (A, B, A.T, A.coalesce(), A + A.T.T, A[1:], A.to("coo")):
-        arrays = [M.row, M.col, *M.pattern.rows()[:2], *M.pattern.sorted_rows()[:2]]
-        if M.format != "coo":
-            arrays += [M.indptr, M.indices]
-        for array in arrays:
-            with pytest.raises(ValueError, match="read-only"):
-                array[...] = 0
-    assert triples(A) == given_triples("unsorted")
-
-
-def test_changing_what_indices_returns_changes_nothing() -> None:
-    A = as_format("unsorted", "coo")
-    got = A.indices
-    try:
-        got[...] = 0
-    except ValueError:
-        return
-    assert triples(A) == given_triples("unsorted")
-
-
-def test_arrays_are_copied_in_by_default() -> None:
-    row, col, values = np.array([0, 1], np.int32), np.array([1, 0], np.int32), np.array([1.0, 2.0])
-    A = sg.coo([row, col], values, (2, 2))
-    indptr = np.array([0, 1, 2], np.int32)
-    B = sg.csr(indptr, col, values, (2, 2))
-    row[:], col[:], indptr[:], values[:] = 9, 9, 9, 9.0  # the user's arrays stay writable
-    for M in (A, B):
-        assert triples(M) == [(0, 1, 1.0), (1, 0, 2.0)]
-
-
-def test_copy_false_shares_and_leaves_the_users_arrays_writable() -> None:
-    row, col = np.array([0, 1], np.int32), np.array([1, 0], np.int32)
-    indptr = np.array([0, 1, 2], np.int32)
-    both = np.stack([row, col])
-    P = Pattern.coo([row, col], (2, 2), copy=False)
-    Q = Pattern.compressed("csr", indptr, col, (2, 2), copy=False)
-    R = Pattern.coo(both, (2, 2), copy=False)
-    assert np.shares_memory(P.row, row) and np.shares_memory(P.col, col)
-    assert np.shares_memory(Q.indptr, indptr) and np.shares_memory(Q.indices, col)
-    assert np.shares_memory(R.row, both)
-    for array in (row, col, indptr, both):
-        assert array.flags.writeable
-    for array in (P.row, P.col, Q.indptr, Q.indices, R.row):
-        assert not array.flags.writeable
-    with pytest.raises(ValueError, match="read-only"):
-        P.row[0] = 1
-
-
-def test_a_read_only_array_of_the_user_is_accepted() -> None:
-    row = np.array([0, 1], np.int32)
-    row.flags.writeable = False
-    for share in (True, False):
-        assert Pattern.coo([row, row], (2, 2), copy=share).row.tolist() == [0, 1]
-
-
-def test_index_arrays_of_any_layout() -> None:
-    wide = np.array([[0, 9, 1, 9], [1, 9, 0, 9]])
-    for arrays in (wide[:, ::2], np.asfortranarray(wide[:, ::2]), wide[:, ::2].astype(">i8")):
-        for share in (True, False):
-            P = Pattern.coo(arrays, (2, 2), copy=share)
-            assert P.indices.tolist() == [[0, 1], [1, 0]]
-            assert P.to("csc")[0].indices.tolist() == [1, 0]
-    A = sg.coo(sg.tensor([[0, 1], [1, 0]]), [1.0, 2.0], (2, 2))
-    assert A.indices.tolist() == [[0, 1], [1, 0]]
-    assert sg.coo([sg.tensor([0, 1]), sg.tensor([1, 0])], [1.0, 2.0], (2, 2)).nnz == 2
 
 
 # ---- nothing stored, everywhere ----------------------------------------------------------------

@@ -51,6 +51,25 @@ assert "numba" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_cache_knows_kernels_by_all_the_sources_they_are_built_from(monkeypatch):
+    from sparsegrad.backends import cpu_jit_kernels_dense, cpu_jit_launch
+    from sparsegrad.backends.cpu_jit_kernels_axes import softmax_rows
+    from sparsegrad.backends.cpu_jit_kernels_channels import channels_scaled
+
+    def digests():
+        digest = cpu_jit_launch._parts_digest.__wrapped__
+        return [digest(k.function.__module__) for k in (softmax_rows, channels_scaled)]
+
+    before, source = digests(), inspect.getsource
+
+    def changed(module):
+        return source(module) + "# new" * (module is cpu_jit_kernels_dense)
+
+    monkeypatch.setattr(inspect, "getsource", changed)
+    axes, channels = digests()
+    assert axes != before[0] and channels == before[1]
+
+
 def test_kernels_run_where_nothing_can_be_cached(tmp_path):
     code = """
 import numpy as np

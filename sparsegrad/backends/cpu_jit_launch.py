@@ -24,6 +24,7 @@ import inspect
 import operator
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -360,8 +361,9 @@ class Kernel:
         options = {"nogil": True, "error_model": "numpy", "fastmath": self.flags}
         # Numba's cache on disk watches the file of a kernel, not the parts it is built from; they
         # become a part of its name, so that no machine code outlives a change to them.
-        if not self.function.__qualname__.endswith(_parts_digest()):
-            self.function.__qualname__ += f"_{_parts_digest()}"
+        digest = _parts_digest(self.function.__module__)
+        if not self.function.__qualname__.endswith(digest):
+            self.function.__qualname__ += f"_{digest}"
         try:
             return numba.njit(signature, cache=True, **options)(self.function)
         except Exception:
@@ -374,11 +376,18 @@ _compiling = threading.RLock()
 
 
 @cache
-def _parts_digest() -> str:
+def _parts_digest(home: str) -> str:
+    """Of the sources that kernels of a module are built from: beside its own those of vectors, exp
+    and modules of kernels whose functions it imports, or they do."""
     from sparsegrad.backends import cpu_jit_exp, cpu_jit_vector
 
+    found = [sys.modules[home]]
+    for module in found:  # it grows
+        names = {getattr(item, "__module__", None) for item in vars(module).values()}
+        parts = sorted(n for n in names if n and n.startswith(f"{__package__}.cpu_jit_kernels"))
+        found += [sys.modules[n] for n in parts if sys.modules[n] not in found]
     try:
-        source = inspect.getsource(cpu_jit_exp) + inspect.getsource(cpu_jit_vector)
+        source = "".join(map(inspect.getsource, [cpu_jit_exp, cpu_jit_vector, *found[1:]]))
     except OSError:  # shipped without sources
         return ""
     return hashlib.sha256(source.encode()).hexdigest()[:12]

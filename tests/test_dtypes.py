@@ -159,6 +159,8 @@ def test_values_that_promotion_must_not_spoil() -> None:
     assert (sg.tensor([True, True]) + sg.tensor([True, False])).dtype == sg.bool
     assert (sg.tensor([True]) + 1).tolist() == [2]
     assert (sg.tensor([7]) / 2).tolist() == [3.5]
+    a, b = sg.coo([[0]], [1], (2,)), sg.coo([[1]], np.array([1], "u1"), (2,))
+    assert (a - b).to_dense().tolist() == [1, -1]
 
 
 def test_what_is_no_dtype() -> None:

@@ -11,7 +11,14 @@ from sparsegrad.ops import activations, binary, composite, special, unary
 from sparsegrad.ops import elementwise as dense
 from sparsegrad.ops import trigonometric as trig
 from sparsegrad.ops.index import take_or_zero_p, take_p
-from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, is_sparse, reshape_p
+from sparsegrad.ops.shape import (
+    as_argument,
+    broadcast_p,
+    cat_p,
+    is_sparse,
+    reshape_p,
+    slice_p,
+)
 from sparsegrad.ops.sparse_index import sparse_mask
 from sparsegrad.ops.sparse_structure import apply_merge, at_entries, coalesce, onto_dense, to_format
 from sparsegrad.structure import plan
@@ -237,32 +244,48 @@ for _op in (
 
 
 # ---- sums --------------------------------------------------------------------------------------
+@primitive
+def cat_neg_p(be: Any, a: Any, b: Any) -> Any:
+    """`a` (n, *D), then -`b` (m, *D): what a difference sums, (n + m, *D)."""
+    out = be.xp.empty((len(a) + len(b), *a.shape[1:]), a.dtype)
+    out[: len(a)] = a
+    be.xp.negative(b, out=out[len(a) :])
+    return out
+
+
+cat_neg_p.defvjp(
+    a=lambda g, a_meta: slice_p(g, axis=0, start=0, stop=a_meta.shape[0]),
+    b=lambda g, a_meta: dense.neg_p(slice_p(g, axis=0, start=a_meta.shape[0], stop=g.shape[0])),
+)
+
+
 @dense.add_p.defsparse
 def _add(a: Any, b: Any) -> Any:
     if is_sparse(a) and is_sparse(b):
-        return _union("add", a, b)
+        return _union(dense.add_p, a, b)
     return _with_dense("add", a, b) if is_sparse(a) else _with_dense("add", b, a)
 
 
 @dense.sub_p.defsparse
 def _sub(a: Any, b: Any) -> Any:
     if is_sparse(a) and is_sparse(b):
-        if a.shape == b.shape and a.pattern.same_as(b.pattern):
-            return _wrap(dense.sub_p(a.values, b.values), a.pattern)
-        return _union("sub", a, -b)
+        return _union(dense.sub_p, a, b)
     if is_sparse(a):
         return _with_dense("sub", a, dense.neg(as_argument("sub", b)))
     return _with_dense("sub", -b, a)
 
 
-def _union(op: str, a: Any, b: Any) -> Any:
+def _union(op: Primitive, a: Any, b: Any) -> Any:
     """Entries of either, in the format of `a`."""
     if a.shape != b.shape:
-        raise ShapeError(f"{op}: sparse shapes must be equal; got a: {a.shape}, b: {b.shape}")
+        name = op.name.removesuffix("_p")
+        raise ShapeError(f"{name}: sparse shapes must be equal; got a: {a.shape}, b: {b.shape}")
     if a.pattern.same_as(b.pattern):
-        return _wrap(dense.add_p(a.values, b.values), a.pattern)
+        return _wrap(op(a.values, b.values), a.pattern)
     merge = plan.union(a.pattern, b.pattern)
-    return _wrap(apply_merge(cat_p(a.values, b.values, axis=0), merge), merge.pattern)
+    subtract = op is dense.sub_p
+    both = cat_neg_p(a.values, b.values) if subtract else cat_p(a.values, b.values, axis=0)
+    return _wrap(apply_merge(both, merge), merge.pattern)
 
 
 def _with_dense(op: str, a: Any, x: Any) -> Any:

@@ -1,21 +1,17 @@
-"""Files and objects of other libraries, both ways."""
+"""Archives, lists of edges and objects of other libraries, both ways."""
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import gzip
 import io
-import json
 import os
 import pickle
 import subprocess
 import sys
-import tarfile
 import tempfile
 import warnings
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,22 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sparsegrad as sg
-
-FORMATS = ("coo", "csr", "csc")
-FOLDER = os.environ.get("SPARSEGRAD_DATA")
-MTX = Path(FOLDER or ".") / "mtx_tests"
-
-
-def matrix(fmt="coo", dtype=np.float64):
-    """Unsorted, a duplicate, an explicit zero, an empty row and an empty column."""
-    where = np.array([[3, 0, 3, 1, 0], [1, 2, 1, 0, 0]])
-    return sg.coo(where, np.array([1, 2, 3, 0, 5], dtype), (5, 4)).to(fmt)
-
-
-def same(A, B):
-    np.testing.assert_array_equal(np.stack(A.pattern.coords), np.stack(B.pattern.coords))
-    np.testing.assert_array_equal(A.values.data, B.values.data)
-    return (A.format, A.shape, A.dtype) == (B.format, B.shape, B.dtype)
+from files import FORMATS, matrix, same
 
 
 # ---- npz ---------------------------------------------------------------------------------------
@@ -129,171 +110,6 @@ def test_npz_that_is_malformed(tmp_path):
         sg.load_npz(tmp_path / "absent.npz")
     with pytest.raises(TypeError, match="expected a SparseTensor, got Tensor"):
         sg.save_npz(tmp_path / "x.npz", sg.ones(2))
-
-
-# ---- Matrix Market -----------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def parser_files(tmp_path_factory):
-    if not (MTX / "mtx_parser_tests.tar.gz").exists():
-        pytest.skip("SPARSEGRAD_DATA does not name a folder with mtx_tests/")
-    folder = tmp_path_factory.mktemp("mtx")
-    with tarfile.open(MTX / "mtx_parser_tests.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
-
-
-def test_mtx_parser_files_give_scipys_outcome(parser_files):
-    # SciPy's outcome was recorded without the decompression it does by itself.
-    better = {"fast_matrix_market/python_matrix_coordinate_real_general.mtx.bz2": "ok (3, 3) nnz=3"}
-    lines = (MTX / "EXPECTED_scipy.tsv").read_text(encoding="utf-8").splitlines()
-    wrong = []
-    for line in lines:
-        name, _, expected, *_ = line.split("\t")
-        expected = better.get(name, "ERR" if expected.startswith("ERR") else expected)
-        try:
-            A = sg.mmread(parser_files / name)
-            nnz = A.nnz if isinstance(A, sg.SparseTensor) else "dense"
-            found = f"ok {tuple(A.shape)} nnz={nnz}"
-        except sg.FileError:
-            found = "ERR"
-        if found != expected:
-            wrong.append((name, expected, found))
-    assert len(lines) == 208
-    assert wrong == []
-
-
-def test_mtx_values_are_scipys(parser_files):
-    for path in sorted(parser_files.rglob("*.mtx*")):
-        try:
-            expected = scipy.io.mmread(str(path), spmatrix=False)
-        except (ValueError, OverflowError, MemoryError):
-            continue
-        if np.prod([float(n) for n in expected.shape]) > 1e6:
-            continue
-        A = sg.mmread(path)
-        dense = expected.toarray() if sp.issparse(expected) else expected
-        found = A.to_dense().data if isinstance(A, sg.SparseTensor) else A.data
-        np.testing.assert_array_equal(found, dense, err_msg=str(path))
-
-
-HEADER = "%%MatrixMarket matrix coordinate"
-
-
-@pytest.mark.parametrize("ending", ["\n", "", " ", " \r\n", "\n\n", " \x13"])
-@pytest.mark.parametrize("kind", ["text", "bytes", "path", "gz", "bz2"])
-def test_mtx_last_line_and_source_of_any_kind(tmp_path, ending, kind):
-    """SciPy's parser ends the process for some of these; run apart, so that it would be seen."""
-    body = f"{HEADER} pattern symmetric\n3 3 2\n2 1 \n3 1{ending}"
-    path = tmp_path / ("A.mtx" + {"gz": ".gz", "bz2": ".bz2"}.get(kind, ""))
-    pack = {"gz": gzip.compress, "bz2": bz2.compress}.get(kind, bytes)
-    path.write_bytes(pack(body.encode()))
-    source = {"text": io.StringIO(body), "bytes": io.BytesIO(body.encode())}.get(kind, path)
-    A = sg.mmread(source, format="csr")
-    assert (A.format, A.nnz, A.dtype) == ("csr", 4, sg.float64)
-
-
-def test_mtx_malformed_headers_of_streams_do_not_end_the_process(tmp_path):
-    path = tmp_path / "bad.mtx"
-    path.write_text("%%MatrixMarket matrix coordinate real spd\n" + "%\n" * 60 + "1 1 1\n1 1 4.0\n")
-    packed = tmp_path / "bad.mtx.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    script = (
-        "import sys, sparsegrad as sg\n"
-        "for make in (str, lambda p: open(p, 'rb'), open):\n"
-        "    for path in sys.argv[1:2 if make is open else 3]:\n"
-        "        try: sg.mmread(make(path))\n"
-        "        except (sg.FileError, UnicodeDecodeError): print('refused')\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", script, path, packed], capture_output=True, text=True, check=True
-    )
-    assert run.stdout.split() == ["refused"] * 5
-
-
-def test_mtx_of_mutated_files_never_crash():
-    rng = np.random.default_rng(0)
-    plain = f"{HEADER} real general\n% note\n5 4 3\n1 1 1.5\n5 4 -2e3\n2 2 7\n".encode()
-    pieces = [b"-1 ", b"99999999999999999999 ", b"\n", b"nan", b"1e999", b"%%", b"0 ", b"\x00"]
-    for _ in range(300):
-        text = bytearray(plain)
-        for _ in range(rng.integers(1, 4)):
-            at = int(rng.integers(len(text) + 1))
-            kind = rng.integers(3)
-            if kind == 0:
-                text[at:at] = pieces[rng.integers(len(pieces))]
-            elif kind == 1:
-                del text[at : at + int(rng.integers(12))]
-            else:
-                text[at : at + 1] = bytes([rng.integers(256)])
-        try:
-            A = sg.mmread(io.BytesIO(bytes(text)))
-        except sg.SparsegradError:
-            continue
-        if isinstance(A, sg.SparseTensor):
-            A.check_invariants()
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2"])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "bool"])
-def test_mtx_round_trip(tmp_path, suffix, dtype):
-    A = matrix("csr", dtype)
-    path = tmp_path / f"A.mtx{suffix}"
-    sg.mmwrite(path, A, comment="made here")
-    B = sg.mmread(path, format="csr", dtype=dtype, requires_grad=dtype.startswith("f"))
-    assert same(B.detach(), A.coalesce() if dtype == "bool" else A)
-    assert os.listdir(tmp_path) == [path.name]
-    assert scipy.io.mmread(str(path)).shape == A.shape
-
-
-def test_mtx_fields_and_symmetries():
-    file = io.BytesIO()
-    z = sg.coo([[0, 0, 1], [0, 1, 0]], np.array([2, 1 + 1j, 1 - 1j]), (2, 2))
-    sg.mmwrite(file, z, symmetry="hermitian")
-    assert b"complex hermitian" in file.getvalue()
-    assert b"2 2 2" in file.getvalue()
-    file.seek(0)
-    np.testing.assert_array_equal(sg.mmread(file).to_dense().data, z.to_dense().data)
-    file = io.BytesIO()
-    sg.mmwrite(file, matrix(), field="pattern")
-    file.seek(0)
-    np.testing.assert_array_equal(sg.mmread(file).values.data, np.ones(5))
-    file = io.BytesIO()
-    sg.mmwrite(file, sg.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    file.seek(0)
-    assert sg.mmread(file).tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    file = io.BytesIO()
-    sg.mmwrite(file, sg.coo([[0, 1], [1, 0]], [5.0, 5.0], (2, 2)), symmetry="auto")
-    assert b"symmetric" in file.getvalue()
-    with pytest.raises(sg.ShapeError, match=r"mmwrite: .*\(2, 3\)"):
-        sg.mmwrite(io.BytesIO(), sg.coo([[0]], sg.ones(1, 3), (2, 3)))
-
-
-def test_mtx_precision_is_kept():
-    values = np.random.default_rng(0).standard_normal(200) * 10.0 ** np.arange(-100, 100)
-    A = sg.coo([np.arange(200), np.arange(200)], values, (200, 200))
-    file = io.BytesIO()
-    sg.mmwrite(file, A)
-    file.seek(0)
-    np.testing.assert_array_equal(sg.mmread(file, format="coo").values.data, values)
-
-
-def test_text_files_can_be_written_too():
-    for write, read in ((sg.mmwrite, sg.mmread), (sg.write_edges, sg.read_edges)):
-        file = io.StringIO()
-        write(file, matrix())
-        file.seek(0)
-        np.testing.assert_array_equal(
-            read(file).to_dense().data[:4], matrix().to_dense().data[:4].astype(np.float32)
-        )
-
-
-def test_mtx_missing_file_is_an_os_error(tmp_path):
-    for name in ("none.mtx", "none.mtx.gz"):
-        with pytest.raises(FileNotFoundError):
-            sg.mmread(tmp_path / name)
-    (tmp_path / "bad.mtx.gz").write_bytes(b"no gzip")
-    with pytest.raises(sg.FileError, match=r"bad\.mtx\.gz"):
-        sg.mmread(tmp_path / "bad.mtx.gz")
 
 
 def test_format_of_readers_follows_the_setting(tmp_path):
@@ -460,122 +276,7 @@ def test_torch_is_never_imported():
     ]
 
 
-# ---- safetensors -------------------------------------------------------------------------------
-safetensors = pytest.importorskip("safetensors")
-
-
-def state():
-    return {
-        "coo": matrix("coo"),
-        "csr": matrix("csr", np.float32),
-        "csc": matrix("csc"),
-        "T": matrix("csr").T,
-        "cube": sg.coo([[0, 1], [1, 0], [2, 2]], [1.0, 2.0], (2, 2, 3)),
-        "hybrid": sg.csr([0, 1, 2], [1, 0], sg.randn(2, 3), (2, 2, 3)),
-        "ones": sg.coo([[0, 1]], None, (3,)),
-        "w": sg.randn(2, 3).half(),
-        "flag": sg.tensor([True, False]),
-        "steps": sg.tensor(7),
-        "z": sg.tensor(np.array([1 + 2j])),
-        "a.dotted.name": sg.randn(3).T,
-        "none": sg.zeros(0, 4),
-    }
-
-
-def test_safetensors_of_every_kind(tmp_path):
-    path = tmp_path / "model.safetensors"
-    given = state()
-    sg.save(given, path, metadata={"made by": "a test"})
-    found = sg.load(path)
-    assert list(found) == list(given)
-    for name, tensor in given.items():
-        assert type(found[name]) is type(tensor)
-        if isinstance(tensor, sg.SparseTensor):
-            assert same(found[name], tensor)
-        else:
-            assert found[name].dtype == tensor.dtype
-            np.testing.assert_array_equal(found[name].data, tensor.data)
-    assert os.listdir(tmp_path) == [path.name]
-
-
-def test_safetensors_convention(tmp_path):
-    from safetensors import safe_open
-    from safetensors.numpy import load_file
-
-    path = tmp_path / "m.safetensors"
-    sg.save({"layer.A": matrix("csr"), "b": sg.ones(2)}, path)
-    arrays = load_file(path)
-    assert sorted(arrays) == ["b", "layer.A.indices", "layer.A.indptr", "layer.A.values"]
-    np.testing.assert_array_equal(arrays["layer.A.indptr"], matrix("csr").indptr)
-    with safe_open(path, framework="np") as file:
-        header = json.loads(file.metadata()["sparsegrad"])
-    assert header["sparse"] == {"layer.A": {"format": "csr", "shape": [5, 4]}}
-
-
-def test_safetensors_of_others_are_dense_tensors(tmp_path):
-    from safetensors.numpy import save_file
-
-    save_file({"x": np.ones(3, np.float32)}, tmp_path / "x.safetensors")
-    assert sg.load(tmp_path / "x.safetensors")["x"].tolist() == [1.0, 1.0, 1.0]
-
-
-def test_safetensors_of_a_model_and_its_optimizer(tmp_path):
-    class Model(sg.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.A = sg.nn.Parameter(matrix("csr", np.float32).coalesce())
-            self.linear = sg.nn.Linear(3, 2)
-
-        def forward(self, x):
-            return self.linear(self.A @ x)
-
-    def step(model, optimizer):
-        optimizer.zero_grad()
-        (model(sg.ones(4, 3)) ** 2).sum().backward()
-        optimizer.step()
-
-    model = Model()
-    optimizer = sg.optim.Adam(model.parameters(), lr=0.1)
-    step(model, optimizer)
-    sg.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "c")
-    other = Model()
-    again = sg.optim.Adam(other.parameters(), lr=0.5)
-    held = sg.load(tmp_path / "c")
-    other.load_state_dict(held["model"])
-    again.load_state_dict(held["optimizer"])
-    for _ in range(2):
-        step(model, optimizer)
-        step(other, again)
-    for ours, theirs in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
-        ours, theirs = (getattr(t, "values", t) for t in (ours, theirs))
-        np.testing.assert_array_equal(ours.data, theirs.data)
-
-
-def test_safetensors_nesting(tmp_path):
-    path = tmp_path / "s"
-    given = {"a": [1, 2.5, None, ("x", True)], 7: {"A": matrix("csr")}, "np": np.float32(2)}
-    sg.save(given, path)
-    found = sg.load(path)
-    assert found["a"] == [1, 2.5, None, ("x", True)]
-    assert same(found[7]["A"], matrix("csr"))
-    assert found["np"] == 2.0
-    sg.save(sg.ones(2), path)
-    assert sg.load(path).tolist() == [1.0, 1.0]
-
-
-def test_safetensors_refusals(tmp_path):
-    path = tmp_path / "s.safetensors"
-    sg.save({"x": sg.ones(1)}, path)
-    before = path.read_bytes()
-    with pytest.raises(TypeError, match="f: cannot store a builtin_function"):
-        sg.save({"f": print}, path)
-    with pytest.raises(ValueError, match=r"name 'A\.values'"):
-        sg.save({"A": matrix(), "A.values": sg.ones(2)}, path)
-    assert path.read_bytes() == before
-    with pytest.raises(FileNotFoundError):
-        sg.load(tmp_path / "absent")
-
-
+# ---- archives that are cut short or strange ----------------------------------------------------
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "s.npz"
     sg.save_npz(path, matrix())
@@ -589,54 +290,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         sg.save_npz(path, matrix("csr"))
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["s.npz"]
-
-
-def damaged_safetensors():
-    """Headers that a stranger could write."""
-    from safetensors.numpy import save
-
-    A = matrix("csr")
-    parts = {"A.values": A.values.data, "A.indices": A.indices, "A.indptr": A.indptr}
-    header = {"version": 1, "sparse": {"A": {"format": "csr", "shape": [5, 4]}}, "names": ["A"]}
-
-    def made(arrays=parts, **changes):
-        text = json.dumps({k: v for k, v in (header | changes).items() if v is not None})
-        return save(arrays, {"sparsegrad": text})
-
-    yield made()[:50]
-    yield b""
-    yield pickle.dumps({"x": 1})
-    yield (2**62).to_bytes(8, "little") + b"{}"
-    yield save(parts, {"sparsegrad": "no json"})
-    yield save(parts, {"sparsegrad": "[" * 100_000})
-    yield made(version=2)
-    yield made(version=None)
-    yield made(sparse=None)
-    yield made(names=["B"])
-    yield made(names=[["A"]])
-    yield made(sparse={"A": {"format": "ell", "shape": [5, 4]}})
-    yield made(sparse={"A": {"format": "csr", "shape": [5, 2]}})
-    yield made(sparse={"A": {"format": "csr", "shape": [5]}})
-    yield made(sparse={"A": {"format": "csr", "shape": "ab"}})
-    yield made(sparse={"A": {"format": "coo", "shape": [5, 4]}})
-    yield made(parts | {"A.indices": A.indices.astype(np.float32)})
-    yield made(parts | {"A.indptr": A.indptr[::-1].copy()})
-    yield made({k: v for k, v in parts.items() if k != "A.values"})
-    yield made(parts | {"A.values": np.array(1.0)})
-    yield made(complex=["A.indices"])
-    yield made(tree={"run": "print"})
-    yield made(tree={"dict": 3})
-    yield made(tree={"tensor": "A", "dict": []})
-    yield made(tree={"dict": [[["unhashable"], {"value": 1}]]})
-    yield made(tree={})
-
-
-def test_safetensors_that_are_malformed(tmp_path):
-    for i, content in enumerate(damaged_safetensors()):
-        path = tmp_path / f"{i}.safetensors"
-        path.write_bytes(content)
-        with pytest.raises(sg.FileError, match=rf"load: .*{i}\.safetensors"):
-            sg.load(path)
 
 
 def mutated(content, rng):
@@ -655,6 +308,7 @@ def mutated(content, rng):
 
 
 def test_mutated_archives_load_or_are_refused(tmp_path):
+    pytest.importorskip("safetensors")
     rng = np.random.default_rng(0)
     plain, packed, path = io.BytesIO(), io.BytesIO(), tmp_path / "s"
     sg.save_npz(plain, matrix("csr"), compressed=False)
@@ -670,16 +324,9 @@ def test_mutated_archives_load_or_are_refused(tmp_path):
             sg.load(path)
 
 
-def test_safetensors_of_a_dtype_that_tensors_lack(tmp_path):
-    header = json.dumps({"w": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
-    header += b" " * (-len(header) % 8)
-    path = tmp_path / "b.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
-    with pytest.raises(sg.FileError, match=r"load: .*b\.safetensors"):
-        sg.load(path)
-
-
 def test_nothing_in_a_file_is_unpickled(tmp_path):
+    pytest.importorskip("safetensors")
+
     class Trap:
         def __reduce__(self):
             return (os.mkdir, (str(tmp_path / "sprung"),))
@@ -715,6 +362,7 @@ def tensors(draw):
 
 @given(tensors())
 def test_law_whatever_is_written_is_read_back(A):
+    pytest.importorskip("safetensors")
     assert same(pickle.loads(pickle.dumps(A)), A)
     file = io.BytesIO()
     sg.save_npz(file, A)

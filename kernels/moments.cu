@@ -42,15 +42,16 @@ sg_moments(const T* __restrict__ values, const I* __restrict__ perm_or_null,
     const long long begin = live ? (long long)bounds[piece] : 0;
     const long long end = live ? (long long)bounds[piece + 1] : 0;
     const A count = A(end - begin);
+    const auto value = [=](long long e) {
+      const long long entry = perm_or_null ? (long long)perm_or_null[e] : e;
+      return A(sg_widen(values[entry * width + column]));
+    };
     A sum = A(0), squares = A(0);
-    for (long long e = begin + inside / columns; e < end; e += step)
-      sum += A(sg_widen(values[(perm_or_null ? (long long)perm_or_null[e] : e) * width + column]));
+    for (long long e = begin + inside / columns; e < end; e += step) sum += value(e);
     for (int o = columns; o < lanes; o <<= 1) sum += __shfl_xor_sync(SG_ALL_LANES, sum, o);
     const A mean = sum / count;
     for (long long e = begin + inside / columns; e < end; e += step) {
-      const A away =
-          A(sg_widen(values[(perm_or_null ? (long long)perm_or_null[e] : e) * width + column])) -
-          mean;
+      const A away = value(e) - mean;
       squares += away * away;
     }
     for (int o = columns; o < lanes; o <<= 1) squares += __shfl_xor_sync(SG_ALL_LANES, squares, o);

@@ -1,176 +1,306 @@
-"""Layers, losses and optimizers on a device give what they give on the CPU."""
+"""Modules, optimizers and training on the devices that --device names, and how often they wait."""
 
-import copy
+from __future__ import annotations
+
+import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 import sparsegrad as sg
-from sparsegrad import nn, optim
-from sparsegrad.recipes import (
-    infer_graphchallenge,
-    train_lightgcn,
-    train_logreg,
-    train_mf,
-    train_sparse_mlp,
-)
+from on_device import matrix, recorded, synchronisations
+from sparsegrad.recipes import train_gcn
+from sparsegrad.recipes.gcn import GCN
 
 pytestmark = [
     pytest.mark.device,
-    pytest.mark.filterwarnings("ignore::sparsegrad.SparseEfficiencyWarning"),
-]
-
-IDS = np.array([1, 2, 0, 3])
-
-
-def graph():
-    return sg.coo([[0, 1, 2, 2], [1, 0, 1, 2]], np.array([1.0, 2.0, 3.0, 0.5], "f4"), (3, 3))
-
-
-def features(n=3, k=2):
-    return sg.tensor(np.random.default_rng(0).standard_normal((n, k)), dtype=sg.float32)
-
-
-def moved(value, device):
-    return value.to(device) if isinstance(value, (sg.Tensor, sg.SparseTensor)) else value
-
-
-def host(t):
-    t = t.to_dense() if isinstance(t, sg.SparseTensor) else t
-    return t.detach().cpu().data
-
-
-GRAPHS = (features(), graph())
-LAYERS = [
-    pytest.param(lambda: nn.GATConv(2, 2, 2), GRAPHS, id="gat"),
-    pytest.param(lambda: nn.GATv2Conv(2, 2), GRAPHS, id="gatv2"),
-    pytest.param(lambda: nn.SAGEConv(2, 2), GRAPHS, id="sage"),
-    pytest.param(lambda: nn.SAGEConv(2, 2, "max"), GRAPHS, id="sage-max"),
-    pytest.param(lambda: nn.GINConv(nn.Linear(2, 2)), GRAPHS, id="gin"),
-    pytest.param(lambda: nn.Embedding(5, 2, 0, max_norm=1.0), (sg.tensor(IDS),), id="embedding"),
-    *(
-        pytest.param(
-            lambda mode=mode: nn.EmbeddingBag(5, 2, mode, 0),
-            (sg.tensor(IDS), sg.tensor([0, 2])),
-            id=f"bag-{mode}",
-        )
-        for mode in ("sum", "mean", "max")
-    ),
-    pytest.param(lambda: nn.EmbeddingBag(5, 2), (IDS, [0, 2]), id="bag-of-host-numbers"),
-    pytest.param(lambda: nn.LayerNorm(2), (features(),), id="layer-norm"),
-    pytest.param(lambda: nn.BatchNorm1d(2), (features(),), id="batch-norm"),
-    pytest.param(lambda: nn.SparseLinear(2, 3, 1.0), (features(),), id="sparse-linear"),
+    pytest.mark.filterwarnings("ignore::sparsegrad.errors.SparseEfficiencyWarning"),
 ]
 
 
-@pytest.mark.parametrize(("make", "args"), LAYERS)
-def test_layers(device, make, args):
-    here = make()
-    there = copy.deepcopy(here).to(device)
-    expected, found = here(*args), there(*(moved(a, device) for a in args))
-    assert str(found.device).startswith("cuda")
-    np.testing.assert_allclose(host(found), host(expected), rtol=1e-5, atol=1e-6)
-    for out in (expected, found):
-        (out * out).sum().backward()
-    for p, q in zip(here.parameters(), there.parameters(), strict=True):
-        np.testing.assert_allclose(host(q.grad), host(p.grad), rtol=1e-4, atol=1e-5)
+def test_modules_move_in_place(device: str) -> None:
+    class Net(sg.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = sg.nn.Linear(3, 2)
+            self.A = sg.nn.Parameter(matrix().coalesce())
+
+        def forward(self, x: Any) -> Any:
+            return self.A @ self.linear(x)
+
+    net = Net()
+    weight = net.linear.weight
+    x = sg.rand(3, 3)
+    expected = net(x).detach().numpy()
+    state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    assert net.to(device) is net
+    assert net.linear.weight is weight
+    assert all(p.device.type == "cuda" for p in net.parameters())
+    assert net.A.pattern.device.type == "cuda"
+    np.testing.assert_allclose(net(x.to(device)).detach().numpy(), expected, rtol=1e-6)
+    net.load_state_dict(state)  # from the host
+    assert net.to("cpu").linear.weight.device.type == "cpu"
+    np.testing.assert_allclose(net(x).detach().numpy(), expected, rtol=1e-6)
 
 
-SOFT = sg.tensor([[0.0, 1.0], [0.5, 0.0], [0.0, 2.0]])
-LOSSES = [
-    pytest.param(
-        nn.CrossEntropyLoss([1.0, 2.0], 1), (features(), sg.tensor([0, 1, 0])), id="classes"
-    ),
-    pytest.param(nn.CrossEntropyLoss(), (features(), SOFT.to_sparse()), id="sparse-targets"),
-    pytest.param(nn.MSELoss(), (graph(), graph() * 2), id="pattern"),
-    pytest.param(nn.BCEWithLogitsLoss(), (features(), SOFT), id="bce"),
-    pytest.param(nn.BPRLoss(), (features(), SOFT), id="bpr"),
-]
-
-
-@pytest.mark.parametrize(("loss", "args"), LOSSES)
-def test_losses(device, loss, args):
-    there = copy.deepcopy(loss).to(device)
-    found = there(*(moved(a, device) for a in args)).item()
-    assert found == pytest.approx(loss(*args).item(), rel=1e-5)
-
-
-OPTIMIZERS = [
-    pytest.param(optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}, id="sgd"),
-    pytest.param(
-        optim.SGD,
-        {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "decay": "catch_up"},
-        id="sgd-catch-up",
-    ),
-    pytest.param(optim.Adam, {"per_row_step": True}, id="adam"),
-    pytest.param(optim.AdamW, {"sparse": "lazy", "decay": "all"}, id="adamw"),
-    pytest.param(optim.Adagrad, {"sparse": "dense"}, id="adagrad"),
-    pytest.param(optim.RowwiseAdagrad, {}, id="rowwise-adagrad"),
-    pytest.param(optim.RMSprop, {"centered": True, "momentum": 0.5}, id="rmsprop"),
-]
-
-
-@pytest.mark.parametrize(("cls", "options"), OPTIMIZERS)
-def test_optimizers(device, cls, options):
-    grads = [
-        sg.SparseTensor([[1, 1, 3]], np.arange(1, 7, dtype="f4").reshape(3, 2), (4, 2)),
-        features(4),
-        sg.coo([[2], [1]], np.array([3.0], "f4"), (4, 2)),
-    ]
-
-    def trained(where):
-        w = nn.Parameter(features(4).to(where))
-        optimizer, ema = cls([w], **options), optim.EMA([w], 0.5)
-        for g in grads:
-            w.grad = g.to(where)
-            norm = nn.utils.clip_grad_norm_([w], 3.0)
-            nn.utils.clip_grad_value_([w], 2.0)
-            optimizer.catch_up(w, [0, 1])
-            optimizer.step()
-            ema.update()
-        optimizer.flush()
-        optimizer.load_state_dict(optimizer.state_dict())
-        optimizer.step()
-        return host(w), norm.item(), host(ema.shadows[0])
-
-    for found, expected in zip(trained(device), trained("cpu"), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_state_follows_the_pattern(device):
-    def trained(where):
-        A = nn.Parameter(graph().coalesce().to(where))
-        optimizer = optim.Adam([A], lr=0.1)
-        target = sg.coo([[0, 0, 2], [0, 1, 1]], np.ones(3, "f4"), (3, 3)).to(where)
-        for change in (False, True):
-            if change:
-                optimizer.repattern_(A, target)
-            (A @ features().to(where)).sum().backward()
-            optimizer.step()
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_optimizers_agree_with_the_cpu(device: str, kind: str, sparse: bool) -> None:
+    def run(where: str) -> tuple[list[Any], Any]:
+        w = sg.tensor(np.linspace(-1, 1, 12).reshape(6, 2), device=where, requires_grad=True)
+        options = {"momentum": 0.9} if kind == "SGD" and not sparse else {}
+        optimizer = getattr(sg.optim, kind)([w], lr=0.1, **options)
+        index = sg.tensor([0, 3, 3], device=where)
+        for _ in range(3):
             optimizer.zero_grad()
-        return host(A)
+            loss = ((sg.embedding(w, index) if sparse else w[index]) ** 2).sum()
+            loss.backward()
+            assert isinstance(w.grad, sg.SparseTensor) == sparse
+            optimizer.step()
+        return w.tolist(), optimizer
 
-    np.testing.assert_allclose(trained(device), trained("cpu"), rtol=1e-5)
-
-
-# --- recipes -----------------------------------------------------------------------------------
-
-CHOICES = sg.data.interactions_sbm(n_users=12, n_items=10, groups=2, degree=6)
-ROWS = sg.data.bag_of_words(n=30, n_features=8, words=3)
-RECIPES = {
-    "lightgcn": lambda **k: train_lightgcn(CHOICES, dim=2, negatives=4, batch=32, epochs=2, **k),
-    "mf": lambda **k: train_mf(CHOICES, dim=2, batch=32, epochs=2, **k),
-    "logreg": lambda **k: train_logreg(ROWS, epochs=3, **k),
-    "sparse-mlp": lambda **k: train_sparse_mlp(ROWS, hidden=4, density=0.5, epochs=2, **k),
-    "graphchallenge": lambda **k: infer_graphchallenge(
-        sg.data.sparse_network(neurons=16, layers=2, fan=4, images=10), **k
-    ),
-}
+    (expected, _), (found, optimizer) = run("cpu"), run(device)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for held in optimizer.state.values():
+        assert all(v.device.type == "cuda" for v in held.values() if isinstance(v, sg.Tensor))
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_recipes(device, name):
-    expected, found = RECIPES[name](), RECIPES[name](device=device)
-    for a, b in zip(found.history, expected.history, strict=True):
-        assert a == pytest.approx(b, rel=1e-3, abs=1e-3)
-    assert found.test == pytest.approx(expected.test, abs=0.1)
+def test_the_benchmark_runs(device: str, tmp_path: Any, capsys: Any) -> None:
+    """Every case is right, by CuPy too where it has the op; times mean nothing on the simulator."""
+    from bench import gpu_cases
+    from bench.__main__ import main
+
+    assert main(["gpu", "--quick", "--json", str(tmp_path / "gpu.json")]) == 0
+    said = capsys.readouterr()
+    assert "share of the gather" in said.out
+    document = json.loads((tmp_path / "gpu.json").read_text())
+    found = {row["case"]: row for row in document["results"]}
+    assert list(found) == [case.name for case in gpu_cases.all_cases(200, 1000)]
+    for name, row in found.items():
+        assert f"| {name} |" in said.out
+        assert min(row["seconds"], row["cold_seconds"], row["with_transfers_seconds"]) > 0
+        assert row["cpu_seconds"] > 0
+        for peer, its in row["peers"].items():
+            assert its.get("seconds", 0) > 0 or its.get("missing"), (peer, its)
+            assert "seconds" in its or not peer.startswith("cupyx")
+    assert {"copy", "gather of rows", "from the host"} == set(document["limits"])
+    assert main(["table", str(tmp_path / "gpu.json")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(said.out.splitlines())
+    assert main(["gpu", "--quick", "--case", "no such"]) == 2
+
+
+def test_the_benchmark_goes_on_after_what_is_wrong(
+    device: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from bench import gpu_cases
+    from bench.__main__ import main
+    from bench.gpu_measure import Case, Peer
+
+    def make(where: str, dtype: str) -> Any:
+        return lambda: sg.full((2,), 1.0 if where == "cpu" else 1.1, dtype=dtype, device=where)
+
+    def right(where: str, dtype: str) -> Any:
+        return lambda: sg.full((2,), 1.0, dtype=dtype, device=where)
+
+    rival = Peer("cupyx", lambda where: lambda: sg.full((2,), 2.0, device=where))
+    cases = [Case("wrong", make), Case("right", right, peers=[rival])]
+    monkeypatch.setattr(gpu_cases, "all_cases", lambda n, nnz: cases)
+    assert main(["gpu", "--quick"]) == 1
+    said = capsys.readouterr().out
+    assert "| wrong | WrongResult: error 0.1 exceeds 1e-05 |" in said
+    assert "| right | cupyx | WrongResult: error 1 exceeds 1e-05 |" in said
+
+
+def graph() -> Any:
+    return sg.data.sbm(n=200, n_features=40, seed=0)
+
+
+def test_loss_curves_agree_with_the_cpu(device: str) -> None:
+    options: dict[str, Any] = {"epochs": 5, "hidden": 8, "seed": 3, "lr": 0.05}
+    expected = train_gcn(graph(), **options)
+    found = train_gcn(graph(), device=device, **options)
+    for name in ("loss", "val_loss"):
+        np.testing.assert_allclose(
+            [row[name] for row in found.history],
+            [row[name] for row in expected.history],
+            rtol=1e-4,
+        )
+    assert found.test["accuracy"] == pytest.approx(expected.test["accuracy"], abs=0.05)
+
+
+def test_a_training_step_never_waits_for_the_device(device: str) -> None:
+    if synchronisations() is None:
+        pytest.skip("only the simulator counts how often the host waits")
+    data = graph().to(device)
+    model = GCN(data.n_features, 8, data.n_classes, 0.5).to(device)
+    optimizer = sg.optim.Adam(model.parameters(), lr=0.01)
+    A_hat = sg.nn.gcn_norm(data.adjacency)
+    waits = []
+    for _ in range(3):
+        before = synchronisations()
+        optimizer.zero_grad()
+        logits = model(data.features, A_hat)[data.train]
+        loss = sg.cross_entropy(logits, data.labels[data.train])
+        loss.backward()
+        optimizer.step()
+        waits.append(synchronisations() - before)
+    assert waits[1:] == [0, 0]  # the first step builds what patterns cache
+
+
+@pytest.mark.parametrize("cls", [sg.optim.SGD, sg.optim.RowwiseAdagrad, sg.optim.Adam])
+def test_ac_91_a_row_sparse_step_never_waits(device: str, cls: Any) -> None:
+    """How many rows are touched stays on the device; several tables are stepped together."""
+    if synchronisations() is None:
+        pytest.skip("only the simulator counts how often the host waits")
+
+    def run(where: str) -> list[Any]:
+        tables = [sg.ones(300, 4, device=where, requires_grad=True) for _ in range(3)]
+        optimizer = cls(tables, lr=0.1)
+        for seed in range(2):
+            ids = np.random.default_rng(seed).integers(0, 300, (3, 200))
+            index = [sg.tensor(one, device=where) for one in ids]
+            before = synchronisations()
+            optimizer.zero_grad()
+            sum((sg.embedding(t, i) ** 2).sum() for t, i in zip(tables, index)).backward()
+            with recorded() as launches:
+                optimizer.step()
+            if where != "cpu":
+                assert synchronisations() == before
+                assert sum("sg_rows" in launch.kernel for launch in launches) == 2
+        return [t.tolist() for t in tables]
+
+    np.testing.assert_allclose(run(device), run("cpu"), rtol=1e-5)
+
+
+def test_rows_of_many_tables_are_few_launches(device: str) -> None:
+    """One that checks ids, one that takes rows; gradients are parts of what comes back, which the
+    step reads where they are."""
+    if synchronisations() is None:
+        pytest.skip("only the simulator counts launches")
+    sizes = [(30, 4), (7, 8), (300, 4)] * 9
+    ids = np.stack([np.random.default_rng(0).integers(0, n, 40) for n, _ in sizes], 1)
+
+    def run(where: str, count: Any) -> list[Any]:
+        tables = [sg.ones(*size, device=where, requires_grad=True) for size in sizes]
+        optimizer = sg.optim.Adam(tables, lr=0.1)
+        index = sg.tensor(ids, device=where)
+        for _ in range(2):
+            optimizer.zero_grad()
+            before = synchronisations()
+            with recorded() as forward:
+                out = sg.embedding_collection(tables, index)
+            loss = (out * out).sum()
+            with recorded() as backward:
+                loss.backward()
+            with recorded() as step:
+                optimizer.step()
+            if where != "cpu":
+                assert synchronisations() == before
+        before = synchronisations()
+        merged = [table.grad.coalesce() for table in tables]
+        if where != "cpu":
+            assert synchronisations() - before <= 3  # of all tables together
+        count([x.kernel for x in forward], [x.kernel for x in backward], [x.kernel for x in step])
+        return [table.tolist() for table in [*tables, *(g.to_dense() for g in merged)]]
+
+    def few(forward: list[str], backward: list[str], step: list[str]) -> None:
+        assert len(forward) == 2, forward
+        assert len(backward) <= 4, backward
+        assert len(step) <= 32, step  # of all tables together
+        assert sum("sg_rows" in name for name in step) == 1
+        assert not any("copy" in name and "float" in name for name in step), step
+
+    found, expected = run(device, few), run("cpu", lambda *names: None)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+@pytest.mark.parametrize("ids", [[1, 2, 2], [0, 3, 5], [5, 0, 3], [4, 1, 4]])
+def test_coalesce_waits_once(device: str, ids: list[int]) -> None:
+    """Sorted or not, duplicates or not; what was seen when indices were checked is not asked."""
+    there = sg.tensor([ids], device=device)
+    A = sg.coo(there, sg.tensor([1.0, 2.0, 3.0], device=device), (6,), requires_grad=True)
+    before = synchronisations()
+    found = A.coalesce()
+    if before is not None:
+        assert synchronisations() - before == (ids != [0, 3, 5])
+    assert found.pattern.row.tolist() == sorted(set(ids))
+    assert (found is A) == (ids == [0, 3, 5])
+    assert found.pattern.is_coalesced and A.pattern.core.unique == (len(set(ids)) == 3)
+    expected = np.zeros(6)
+    np.add.at(expected, ids, [1.0, 2.0, 3.0])
+    assert found.to_dense().tolist() == expected.tolist()
+
+
+def test_descriptors_of_cusparse_are_kept(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the matrix for each width of x, told anew where the numbers are, and freed with it."""
+    sg.backends.for_device(device)
+    from sparsegrad.backends import cuda_cusparse
+
+    library = cuda_cusparse.library()
+    calls: list[str] = []
+
+    def count(name: str) -> None:
+        real = getattr(library, name)
+        monkeypatch.setattr(library, name, lambda *args: (calls.append(name), real(*args))[1])
+
+    count("createCsr")
+    count("destroySpMat")
+    A = matrix(device=device).coalesce()
+    dense = A.detach().to_dense()
+    for scale in (1.0, 2.0, 3.0):
+        x = sg.randn(3, 9, device=device)
+        expected = scale * (dense.numpy() @ x.numpy())
+        np.testing.assert_allclose(((A * scale) @ x).numpy(), expected, rtol=1e-5)
+    assert calls == ["createCsr"]
+    A @ sg.randn(3, 10, device=device)
+    assert calls == ["createCsr"] * 2
+    A.pattern.drop_caches()
+    assert calls[2:] == ["destroySpMat"] * 2
+
+
+def test_a_sparse_op_is_few_launches(device: str) -> None:
+    """At most four, forward and backward, once patterns keep their index work; none waits."""
+    if synchronisations() is None:
+        pytest.skip("only the simulator counts launches")
+    import cudasim
+
+    A = sg.random_sparse(50, 40, 0.2, device=device).to("csr").requires_grad_()
+    twice = sg.coo([[0, 1, 0], [1, 2, 1]], [1.0, 2.0, 3.0], (50, 40), device=device)
+    twice = twice.requires_grad_()
+    x, v = (sg.randn(*shape, device=device, requires_grad=True) for shape in ((40, 16), (40,)))
+    y, z = (sg.randn(50, 16, device=device, requires_grad=True) for _ in range(2))
+    mask, index = (A @ A.T).pattern, sg.tensor([[0, 1], [49, 39]], device=device)
+    ops: dict[str, Any] = {
+        "spmm": lambda: A @ x,
+        "spmv": lambda: A @ v,
+        "transposed": lambda: A.T @ y,
+        "mean": lambda: sg.spmm(A, x, "mean"),
+        "max": lambda: sg.spmm(A, x, "max"),
+        "sddmm": lambda: sg.sddmm(y, z, mask),
+        "spgemm": lambda: A @ A.T,
+        "masked": lambda: sg.spgemm_masked(A, A.T, mask),
+        "softmax": lambda: sg.softmax(A, 1),
+        "softmax of columns": lambda: sg.softmax(A, 0),
+        "log_softmax": lambda: sg.log_softmax(A, 1),
+        "logsumexp": lambda: sg.logsumexp(A, 1),
+        "sum of rows": lambda: sg.sum(A, 1),
+        "sum of columns": lambda: sg.sum(A, 0),
+        "coalesce": lambda: sg.coalesce(twice),
+        "embedding_collection": lambda: sg.embedding_collection([y, x], index),
+    }
+    leaves = [A.values, twice.values, x, v, y, z]
+    for name, op in ops.items():
+        for kept in (False, True):
+            before = synchronisations()
+            with cudasim.record_launches() as forward:
+                out = op()
+            values = out.values if isinstance(out, sg.SparseTensor) else out
+            g = sg.Tensor(values.data)
+            with cudasim.record_launches() as backward:
+                sg.grad(values, leaves, g, allow_unused=True)
+            if kept:
+                assert len(forward) <= 4, (name, [launch.kernel for launch in forward])
+                assert len(backward) <= 4, (name, [launch.kernel for launch in backward])
+                assert synchronisations() == before, name

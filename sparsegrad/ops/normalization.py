@@ -90,8 +90,8 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    """(x - mean) / sqrt(variance + eps) * weight + bias for each channel: x (n, d) or (n, d, *l) ->
-    same; weight, bias, running_mean and running_var (d,), or None.
+    """(x - mean) / sqrt(variance + eps) * weight + bias for each channel: x (N, C, *d) -> same;
+    weight, bias, running_mean and running_var (C,), or None.
 
     training: with mean and variance of the batch over all but the channels, and the running ones,
         if they are given, become (1 - momentum) * running + momentum * new, in place, of the
@@ -108,22 +108,14 @@ def batch_norm(
     tensor([[-1.],
             [ 1.]])
     """
-    x = as_argument("batch_norm", x)
-    if x._is_sparse:
-        raise TypeError("batch_norm: x must be dense, got a SparseTensor; write A.to_dense()")
-    if x.ndim < 2:
-        raise ShapeError(f"batch_norm: expected x (n, d, *l), got shape {tuple(x.shape)}")
     stored = {"running_mean": running_mean, "running_var": running_var}
-    given = stored | {"weight": weight, "bias": bias}
-    for name, p in given.items():
-        if p is not None and tuple(p.shape) != tuple(x.shape[1:2]):
-            raise ShapeError(
-                f"batch_norm: expected {name} ({x.shape[1]},), got shape {tuple(p.shape)}"
-            )
+    x = _with_channels("batch_norm", x, **stored, weight=weight, bias=bias)
     if not training:
         if running_mean is None or running_var is None:
             raise ValueError("batch_norm: running_mean and running_var are needed, got None")
-        return _with_constants(x, running_mean, running_var, weight, bias, eps)
+        scale = rsqrt_p(running_var + eps)
+        centred = x - _column(running_mean, x)
+        return _scaled(centred, scale if weight is None else scale * weight, bias)
     count = x.numel() // max(1, x.shape[1])
     if count < 2:
         raise ValueError(
@@ -143,17 +135,30 @@ def batch_norm(
     return out if flat is x else reshape_p(out, shape=x.shape)
 
 
-def _with_constants(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Any:
-    each = (-1, *(1,) * (x.ndim - 2))
-    scale = rsqrt_p(variance + eps)
-    out = x - reshape_p(mean, shape=each)
-    out = out * reshape_p(scale if weight is None else scale * weight, shape=each)
-    return out if bias is None else out + reshape_p(bias, shape=each)
+def _with_channels(op: str, x: Any, **each: Any) -> Any:
+    """x (N, C, *d), a dense tensor; what each channel has one number of must be (C,)."""
+    x = as_argument(op, x)
+    if x._is_sparse:
+        raise TypeError(f"{op}: x must be dense, got a SparseTensor; write A.to_dense()")
+    if x.ndim < 2:
+        raise ShapeError(f"{op}: expected x (N, C, *d), got shape {tuple(x.shape)}")
+    for name, p in each.items():
+        if p is not None and tuple(p.shape) != tuple(x.shape[1:2]):
+            raise ShapeError(f"{op}: expected {name} ({x.shape[1]},), got shape {tuple(p.shape)}")
+    return x
+
+
+def _column(each: Any, x: Any) -> Any:
+    """One number a channel, beside x."""
+    return reshape_p(each, shape=(x.shape[1], *(1,) * (x.ndim - 2)))
+
+
+def _scaled(x: Any, weight: Any, bias: Any) -> Any:
+    out = x if weight is None else x * _column(weight, x)
+    return out if bias is None else out + _column(bias, x)
 
 
 # ---- over features -----------------------------------------------------------------------------
-
-
 def group_norm(
     x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
@@ -187,23 +192,15 @@ def instance_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-
 
 
 def _grouped(op: str, x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
-    x = as_argument(op, x)
-    if x._is_sparse:
-        raise TypeError(f"{op}: x must be dense, got a SparseTensor; write A.to_dense()")
-    if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
+    x = _with_channels(op, x, weight=weight, bias=bias)
+    if groups < 1 or x.shape[1] % groups:
         raise ShapeError(
             f"{op}: expected x (N, C, *d) with C a multiple of {groups}, got {tuple(x.shape)}"
         )
-    for name, p in (("weight", weight), ("bias", bias)):
-        if p is not None and tuple(p.shape) != tuple(x.shape[1:2]):
-            raise ShapeError(f"{op}: expected {name} ({x.shape[1]},), got shape {tuple(p.shape)}")
     n, channels = x.shape[:2]
     width = channels // groups * math.prod(x.shape[2:])
     out = layer_norm_p(reshape_p(x, shape=(n * groups, width)), eps=eps)
-    out = reshape_p(out, shape=tuple(x.shape))
-    each = (channels, *(1,) * (x.ndim - 2))
-    out = out if weight is None else out * reshape_p(weight, shape=each)
-    return out if bias is None else out + reshape_p(bias, shape=each)
+    return _scaled(reshape_p(out, shape=tuple(x.shape)), weight, bias)
 
 
 def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:

@@ -287,7 +287,7 @@ ROWS = [
     OpCase("batch_norm[running]", lambda x, m, v, *p: sg.batch_norm(x, m, v * v, *p, eps=EPS), lambda x, m, v, *p: ref_affine((x - m[:, None]) / np.sqrt(v * v + EPS)[:, None], *p),
            lambda d: iter([((d.dense(2, 3, 4), *(d.dense(3) for _ in range(4))), {}), ((d.dense(0, 3, 4), *(d.dense(3) for _ in range(3))), {})]), errors=(
         (lambda: sg.batch_norm(sg.ones(2, 3)), ValueError, "batch_norm: running_mean and running_var are needed, got None"),
-        (lambda: sg.batch_norm(sg.ones(3), training=True), sg.ShapeError, r"batch_norm: expected x \(n, d, \*l\), got shape \(3,\)"),
+        (lambda: sg.batch_norm(sg.ones(3), training=True), sg.ShapeError, r"batch_norm: expected x \(N, C, \*d\), got shape \(3,\)"),
         (lambda: sg.batch_norm(sg.ones(1, 3), training=True), ValueError, r"batch_norm: a variance needs more than one row, got shape \(1, 3\)"),
         (lambda: sg.batch_norm(sg.ones(2, 3), sg.ones(2), sg.ones(3)), sg.ShapeError, r"batch_norm: expected running_mean \(3,\), got shape \(2,\)"),
         (lambda: sg.batch_norm(eye(), training=True), TypeError, "batch_norm: x must be dense"))),

@@ -1,4 +1,4 @@
-"""What acceptance cases share: leaves, and a comparison with dense arrays."""
+"""What acceptance cases share: sparse leaves, and a comparison with dense arrays."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 
 import sparsegrad as sg
+from byhand import dense
 from op_db import FORMATS
-from sparsegrad.sparse_tensor import SparseTensor
 
 every_format = pytest.mark.parametrize("fmt", FORMATS)
-
-
-def leaf(data: Any, dtype: Any = sg.float64) -> sg.Tensor:
-    return sg.tensor(np.asarray(data), dtype=dtype, requires_grad=True)
 
 
 def sparse_leaf(coords: Any, values: Any, shape: Any, fmt: str = "coo", dtype: Any = None) -> Any:
@@ -23,10 +19,6 @@ def sparse_leaf(coords: Any, values: Any, shape: Any, fmt: str = "coo", dtype: A
     values = np.asarray(values, np.float64) if dtype is None else np.asarray(values, dtype)
     A = sg.coo(coords, values, shape).to(fmt)
     return A.with_values(sg.Tensor(A.values.data.copy(), requires_grad=True))
-
-
-def dense(x: Any) -> np.ndarray:
-    return (x.to_dense() if isinstance(x, SparseTensor) else x).detach().numpy()
 
 
 def mask_of(A: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 import sparsegrad as sg
 
-__all__ = ["Cube", "const", "equal", "leaf"]
+__all__ = ["Cube", "const", "dense", "equal", "leaf"]
 
 
 def leaf(data: Any, dtype: Any = sg.float64) -> sg.Tensor:
@@ -17,6 +17,10 @@ def leaf(data: Any, dtype: Any = sg.float64) -> sg.Tensor:
 
 def const(data: Any, dtype: Any = sg.float64) -> sg.Tensor:
     return sg.tensor(data, dtype=dtype)
+
+
+def dense(x: Any) -> np.ndarray:
+    return (x.to_dense() if isinstance(x, sg.SparseTensor) else x).detach().numpy()
 
 
 def equal(found: Any, expected: Any) -> None:

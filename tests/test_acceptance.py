@@ -13,7 +13,8 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegrad as sg
-from acceptance import dense, equal, every_format, leaf, mask_of, sparse_leaf
+from acceptance import equal, every_format, mask_of, sparse_leaf
+from byhand import dense, leaf
 from op_db import FORMATS, OP_DB, Draw, Sparse
 from sparsegrad.backends import base
 from sparsegrad.backends.cpu_jit_launch import get_num_threads, set_num_threads

@@ -10,7 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegrad as sg
-from acceptance import dense, equal, every_format, leaf, mask_of, sparse_leaf
+from acceptance import equal, every_format, mask_of, sparse_leaf
+from byhand import dense, leaf
 from op_db import FORMATS
 
 

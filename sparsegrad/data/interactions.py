@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad.data.graph import csr_rows
+from sparsegrad.ops.shape import check_sparse
 from sparsegrad.sparse_tensor import SparseTensor, compressed
 
 __all__ = ["Interactions", "bipartite", "csr_last", "hold_out", "interactions_sbm"]
@@ -82,8 +83,7 @@ def hold_out(R: SparseTensor, share: float, seed: int = 0) -> tuple[SparseTensor
     """
     if not 0 <= share < 1:
         raise ValueError(f"hold_out: share must lie in [0, 1), got {share}")
-    if not isinstance(R, SparseTensor):
-        raise TypeError(f"hold_out: R must be a SparseTensor, got {type(R).__name__}")
+    check_sparse("hold_out", "R", R)
     host = R.to("csr").to("cpu")
     m, n = R.shape
     rng = np.random.Generator(np.random.Philox(seed))

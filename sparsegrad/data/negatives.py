@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparsegrad import sampling
+from sparsegrad.ops.shape import check_sparse
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor
 
@@ -34,8 +35,7 @@ class NegativeSampler:
     """
 
     def __init__(self, R: SparseTensor, power: float = 0.0) -> None:
-        if not isinstance(R, SparseTensor):
-            raise TypeError(f"NegativeSampler: R must be a SparseTensor, got {type(R).__name__}")
+        check_sparse("NegativeSampler", "R", R)
         if not power >= 0:
             raise ValueError(f"NegativeSampler: power must be >= 0, got {power}")
         host = R.detach().to("cpu").to("csr")

@@ -9,6 +9,7 @@ import numpy as np
 
 from sparsegrad import create, ops, sampling
 from sparsegrad.errors import DtypeError
+from sparsegrad.ops.shape import check_sparse
 from sparsegrad.sparse_tensor import SparseTensor
 from sparsegrad.tensor import Tensor
 
@@ -42,8 +43,7 @@ class NeighborSampler:
     """
 
     def __init__(self, A: SparseTensor, fanouts: Sequence[int], nodes: Any = None) -> None:
-        if not isinstance(A, SparseTensor):
-            raise TypeError(f"NeighborSampler: A must be a SparseTensor, got {type(A).__name__}")
+        check_sparse("NeighborSampler", "A", A)
         if A.ndim != 2 or A.shape[0] != A.shape[1]:
             raise ValueError(f"NeighborSampler: A must be (n, n), got shape {tuple(A.shape)}")
         if not all(isinstance(k, int) and k >= -1 for k in fanouts):

@@ -69,7 +69,7 @@ class GCNConv(Module):
 
     def forward(self, x: Tensor | SparseTensor, A_hat: SparseTensor) -> Tensor:
         """x (n, in), A_hat (n, n) -> (n, out)."""
-        check_sparse("GCNConv", "A_hat", A_hat)
+        check_adjacency("GCNConv", "A_hat", A_hat)
         check_width("GCNConv", x, self.in_features)
         if x.ndim != 2 or A_hat.ndim != 2 or A_hat.shape[1] != x.shape[0]:
             raise ShapeError(
@@ -230,7 +230,7 @@ class LightGCN(Module):
 
 def check_graph(layer: str, x: Any, A: Any, width: int | None) -> None:
     """ShapeError unless x is (n, width) and A a SparseTensor (m, n) with rows for the first m."""
-    check_sparse(layer, "A", A)
+    check_adjacency(layer, "A", A)
     if width is not None:
         check_width(layer, x, width)
     shape = tuple(A.shape)
@@ -246,7 +246,7 @@ def first(x: Any, A: Any) -> Any:
     return x if A.shape[0] == x.shape[0] else x[: A.shape[0]]
 
 
-def check_sparse(layer: str, name: str, A: Any) -> None:
+def check_adjacency(layer: str, name: str, A: Any) -> None:
     """TypeError unless `A` is a SparseTensor; lists and integers are edges in other libraries."""
     if isinstance(A, SparseTensor):
         return

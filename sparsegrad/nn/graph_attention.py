@@ -128,7 +128,7 @@ class GATConv(_Attention):
         return {"weight": wide, "left": vectors, "right": vectors}
 
     def forward(self, x: Tensor | SparseTensor, A: SparseTensor) -> Tensor:
-        """x (n, in), A (n, n) -> (n, heads * out), or (n, out) without `concat`."""
+        """x (n, in), A (n, n) or (m, n) -> (m, heads * out), or (m, out) without `concat`."""
         pattern = self._edges(x, A)
         h = self._heads(x, self.weight)
         flat = ops.reshape(h, (h.shape[0], self.heads * self.out_features))
@@ -159,7 +159,7 @@ class GATv2Conv(_Attention):
         return {"left": wide, "right": wide, "attention": (self.heads, self.out_features)}
 
     def forward(self, x: Tensor | SparseTensor, A: SparseTensor) -> Tensor:
-        """x (n, in), A (n, n) -> (n, heads * out), or (n, out) without `concat`."""
+        """x (n, in), A (n, n) or (m, n) -> (m, heads * out), or (m, out) without `concat`."""
         pattern = self._edges(x, A)
         here, there = self._heads(x, self.left), self._heads(x, self.right)
         both = take_p(here, index=pattern.row) + take_p(there, index=pattern.col)

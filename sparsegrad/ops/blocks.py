@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from sparsegrad.errors import ShapeError, memory_for
-from sparsegrad.ops.shape import as_argument, cat_p, reshape_p
+from sparsegrad.ops.shape import as_argument, cat_p, check_sparse, reshape_p
 from sparsegrad.ops.sparse_index import selected
 from sparsegrad.ops.sparse_structure import coalesce, reorder_p
 from sparsegrad.structure import plan_blocks
@@ -86,8 +86,7 @@ def kronsum(A: Any, B: Any) -> Any:
             [ 0., -1., -1.,  2.]])
     """
     for name, x in (("A", A), ("B", B)):
-        if not getattr(x, "_is_sparse", False):
-            raise TypeError(f"kronsum: {name} must be a SparseTensor, got {type(x).__name__}")
+        check_sparse("kronsum", name, x)
         if x.sparse_dim != 2 or x.dense_dim or x.shape[0] != x.shape[1]:
             raise ShapeError(f"kronsum: {name} must be a square matrix, got shape {x.shape}")
     both = cat_p(A.values, B.values, axis=0)

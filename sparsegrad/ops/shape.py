@@ -132,6 +132,12 @@ def is_sparse(x: Any) -> bool:
     return getattr(x, "_is_sparse", False)
 
 
+def check_sparse(op: str, name: str, x: Any) -> None:
+    """TypeError that names the op and the argument unless this is a SparseTensor."""
+    if not is_sparse(x):
+        raise TypeError(f"{op}: {name} must be a SparseTensor, got {type(x).__name__}")
+
+
 def as_argument(op: str, x: Any) -> Any:
     """`x` if it is a tensor, arrays and numbers as one; TypeError that names the op otherwise."""
     return x if hasattr(x, "_is_sparse") else engine._convert(x, op)

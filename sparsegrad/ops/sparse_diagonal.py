@@ -8,7 +8,15 @@ from sparsegrad import backends
 from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.elementwise import where_p
 from sparsegrad.ops.index import getitem_p, put_rows_p, take_p
-from sparsegrad.ops.shape import as_argument, broadcast_p, cat_p, is_sparse, permute_p, reshape_p
+from sparsegrad.ops.shape import (
+    as_argument,
+    broadcast_p,
+    cat_p,
+    check_sparse,
+    is_sparse,
+    permute_p,
+    reshape_p,
+)
 from sparsegrad.ops.sparse_index import selected
 from sparsegrad.structure import plan_loops, plan_select
 
@@ -27,8 +35,7 @@ __all__ = [
 
 def check_matrix(op: str, A: Any) -> None:
     """TypeError or ShapeError unless A is sparse, with two sparse dimensions."""
-    if not is_sparse(A):
-        raise TypeError(f"{op}: A must be a SparseTensor, got {type(A).__name__}")
+    check_sparse(op, "A", A)
     if A.sparse_dim != 2:
         raise ShapeError(f"{op}: A must have two sparse dimensions, got shape {A.shape}")
 

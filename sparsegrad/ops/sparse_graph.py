@@ -10,6 +10,7 @@ from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError, memory_for
 from sparsegrad.ops.index import put_rows_p, take_p
 from sparsegrad.ops.segment import segment_amax_p
+from sparsegrad.ops.shape import check_sparse
 from sparsegrad.ops.sparse_diagonal import check_matrix
 from sparsegrad.ops.sparse_structure import coalesce
 from sparsegrad.structure import plan
@@ -174,8 +175,7 @@ def gcn_norm(A: Any, self_loops: bool = True) -> Any:
     """
     from sparsegrad.sparse_tensor import wrap
 
-    if not getattr(A, "_is_sparse", False):
-        raise TypeError(f"gcn_norm: A must be a SparseTensor, got {type(A).__name__}")
+    check_sparse("gcn_norm", "A", A)
     if A.sparse_dim != 2 or A.dense_dim or A.shape[0] != A.shape[1]:
         raise ShapeError(f"gcn_norm: A must be a square matrix, got shape {A.shape}")
     loops = with_loops(A.pattern) if self_loops else None

@@ -23,6 +23,7 @@ from sparsegrad.ops.index import entries_of, take_p
 from sparsegrad.ops.shape import (
     as_argument,
     broadcast_p,
+    check_sparse,
     permute_p,
     reshape_p,
     squeeze,
@@ -143,8 +144,7 @@ def spmm(
             [3.],
             [0.]])
     """
-    if not getattr(A, "_is_sparse", False):
-        raise TypeError(f"spmm: A must be a SparseTensor, got {type(A).__name__}")
+    check_sparse("spmm", "A", A)
     if bias is not None or activation is not None:
         return _layer(A, x, reduce, bias, activation)
     if reduce not in ("sum", "mean", "max", "min"):

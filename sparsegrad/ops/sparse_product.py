@@ -15,6 +15,7 @@ from typing import Any
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import ShapeError
 from sparsegrad.ops.index import take_p
+from sparsegrad.ops.shape import check_sparse
 from sparsegrad.ops.sparse_structure import coalesce, reorder, to_format
 from sparsegrad.structure import plan, plan_product
 from sparsegrad.structure.pattern import Pattern
@@ -109,9 +110,8 @@ def spgemm_masked(A: Any, B: Any, pattern: Any) -> Any:
 
 
 def _check(op: str, A: Any, B: Any) -> None:
-    for name, t in (("A", A), ("B", B)):
-        if not getattr(t, "_is_sparse", False):
-            raise TypeError(f"{op}: {name} must be a SparseTensor, got {type(t).__name__}")
+    check_sparse(op, "A", A)
+    check_sparse(op, "B", B)
     a, b = A.pattern.shape, B.pattern.shape
     fits = min(len(a), len(b)) >= 2 and a[-1] == b[-2] and b[:-2] in (a[:-2], ())
     if not fits or A.values.shape[1:] != B.values.shape[1:]:

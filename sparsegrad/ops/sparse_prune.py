@@ -6,17 +6,13 @@ from typing import Any, NamedTuple
 
 from sparsegrad import backends
 from sparsegrad.errors import DtypeError, GraphError, PatternError, ShapeError, memory_for
+from sparsegrad.ops.shape import check_sparse
 from sparsegrad.ops.sparse_index import selected
 from sparsegrad.ops.sparse_structure import each_once
 from sparsegrad.structure import plan, plan_select
 from sparsegrad.structure.pattern import Pattern
 
 __all__ = ["drop_zeros", "prune", "repattern_", "top_k"]
-
-
-def _sparse(op: str, A: Any) -> None:
-    if not getattr(A, "_is_sparse", False):
-        raise TypeError(f"{op}: A must be a SparseTensor, got {type(A).__name__}")
 
 
 @memory_for("prune")
@@ -31,7 +27,7 @@ def prune(A: Any, threshold: float = 0.0) -> Any:
     >>> sg.prune(A, 0.5).values
     tensor([-2.,  3.])
     """
-    _sparse("prune", A)
+    check_sparse("prune", "A", A)
     if not threshold >= 0:
         raise ValueError(f"prune: threshold must be >= 0, got {threshold}")
     A = each_once(A)
@@ -48,7 +44,7 @@ def drop_zeros(A: Any) -> Any:
     >>> sg.drop_zeros(sg.coo([[0, 1, 1]], [0.0, 1.0, -1.0], (2,))).nnz
     0
     """
-    _sparse("drop_zeros", A)
+    check_sparse("drop_zeros", "A", A)
     return prune(A)
 
 
@@ -68,7 +64,7 @@ def top_k(A: Any, k: int, dim: int | None = None, by: str = "magnitude") -> Any:
     >>> sg.top_k(A, 2).values, sg.top_k(A, 1, dim=1).values
     (tensor([-5.,  3.]), tensor([-5.,  3.]))
     """
-    _sparse("top_k", A)
+    check_sparse("top_k", "A", A)
     if not isinstance(k, int) or k < 0:
         raise ValueError(f"top_k: k must be an integer >= 0, got {k!r}")
     if by not in ("magnitude", "value"):
@@ -130,7 +126,7 @@ def repattern_(A: Any, pattern: Any) -> Repattern:
     >>> A.values.detach(), plan.apply(sg.tensor([10.0, 20.0]))
     (tensor([3., 0.]), tensor([20.,  0.]))
     """
-    _sparse("repattern_", A)
+    check_sparse("repattern_", "A", A)
     target = pattern if isinstance(pattern, Pattern) else getattr(pattern, "pattern", None)
     if target is None:
         raise TypeError(

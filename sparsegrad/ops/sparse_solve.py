@@ -14,7 +14,7 @@ from sparsegrad.backends.krylov import Options
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DtypeError, ShapeError
 from sparsegrad.ops.index import take_p
-from sparsegrad.ops.shape import reshape_p
+from sparsegrad.ops.shape import check_sparse, reshape_p
 from sparsegrad.ops.sparse_matmul import sddmm_p
 from sparsegrad.ops.sparse_structure import coalesce
 from sparsegrad.structure import plan_product
@@ -227,8 +227,7 @@ def _system(op: str, A: Any, b: Any) -> tuple[Any, Any, tuple[int, ...]]:
     """A coalesced, b as a matrix, and the shape of the answer."""
     from sparsegrad.tensor import as_tensor
 
-    if not getattr(A, "_is_sparse", False):
-        raise TypeError(f"{op}: A must be a SparseTensor, got {type(A).__name__}")
+    check_sparse(op, "A", A)
     if getattr(b, "_is_sparse", False):
         raise TypeError(f"{op}: b must be dense, got a SparseTensor of shape {b.shape}")
     b = as_tensor(b)

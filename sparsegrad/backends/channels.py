@@ -6,22 +6,14 @@ computed in float32, and results may come out in float32: ops round them once.
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
-
-import numpy as np
-
+from sparsegrad.backends.basics import Array
 from sparsegrad.dtypes import accumulator
 
 __all__ = ["Channels"]
 
-Array = Any
-
 
 class Channels:
     """Batch normalisation and its gradient."""
-
-    xp: ModuleType = np
 
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
         """The mean and the variance of each channel, which has at least one number."""

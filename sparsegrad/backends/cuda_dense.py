@@ -1,9 +1,7 @@
-"""Reductions along axes of dense arrays, and a bias with its activation. Softmax: the kernels of
-segments, all of one length."""
+"""Reductions along axes of dense arrays. Softmax: the kernels of segments, all of one length."""
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -27,16 +25,9 @@ class CudaDense(Backend):
             return super().sum(x, axis, keepdims)
         return _sum_narrow(x, axis=axis, keepdims=keepdims)
 
-    def bias_act(self, x: Array, bias: Array, activation: str) -> Array:
-        return _bias_act(activation)(x, bias)
-
-    def bias_act_grad(self, g: Array, y: Array, activation: str) -> tuple[Array, Array]:
-        out = _bias_act_grad(activation)(g, y)
-        return out, self.sum(out, 0)
-
     def amax_grad(self, g: Array, x: Array, top: Array, axis: tuple[int, ...]) -> Array:
         ties = _ties(x, top, axis=axis, keepdims=True) if axis else cupy.ones((), np.int64)
-        return _to_hits(g, x, top, ties)
+        return self.fused(_to_hits, g, x, top, ties)
 
     def softmax(self, x: Array, axis: int) -> Array:
         found = _segments(x, (axis,))
@@ -72,69 +63,13 @@ _sum_narrow = cupy.ReductionKernel(
     reduce_type="float",
 )
 
-# Of v = x + bias, and of g and the result y.
-_ACTIVATED = {
-    "identity": "v",
-    "relu": "v < W(0) ? W(0) : v",
-    "sigmoid": "W(0.5) * (tanh(W(0.5) * v) + W(1))",
-    "tanh": "tanh(v)",
-}
-_SLOPED = {
-    "relu": "y > W(0) ? g : W(0)",
-    "sigmoid": "g * (y * (W(1) - y))",
-    "tanh": "g * (W(1) - y * y)",
-}
-_WIDE = """
-template <typename T> struct SgWide { typedef float A; };
-template <> struct SgWide<double> { typedef double A; };
-"""
-
-
-@cache
-def _bias_act(activation: str) -> Any:
-    return cupy.ElementwiseKernel(
-        "T x, T bias",
-        "T out",
-        f"""
-        typedef typename SgWide<T>::A W;
-        const W v = static_cast<W>(x) + static_cast<W>(bias);
-        out = T({_ACTIVATED[activation]});
-        """,
-        f"sg_bias_{activation}",
-        preamble=_WIDE,
-    )
-
-
-@cache
-def _bias_act_grad(activation: str) -> Any:
-    return cupy.ElementwiseKernel(
-        "T dy, T result",
-        "T out",
-        f"""
-        typedef typename SgWide<T>::A W;
-        const W g = static_cast<W>(dy), y = static_cast<W>(result);
-        out = T({_SLOPED[activation]});
-        """,
-        f"sg_bias_{activation}_grad",
-        preamble=_WIDE,
-    )
-
-
 _ties = cupy.ReductionKernel(
     "T x, T top", "int64 ties", "x == top", "a + b", "ties = a", "0", "sg_ties"
 )
 
 
-_to_hits = cupy.ElementwiseKernel(
-    "T g, X x, X top, int64 ties",
-    "T out",
-    """
-    typedef typename SgWide<T>::A W;
-    out = T(W(x == top) * (static_cast<W>(g) / W(ties)));
-    """,
-    "sg_to_hits",
-    preamble=_WIDE,
-)
+def _to_hits(xp: Any, g: Array, x: Array, top: Array, ties: Array) -> Array:
+    return (x == top) * (g / ties.astype(g.dtype))
 
 
 def _segments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array, int] | None:

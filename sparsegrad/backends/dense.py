@@ -8,6 +8,7 @@ round them once.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -34,31 +35,13 @@ class Dense(Channels, Basics):
 
     def bias_act(self, x: Array, bias: Array, activation: str) -> Array:
         """activation(x + bias) for x (n, m), bias (m,) and one of `ACTIVATIONS`: (n, m)."""
-        xp = self.xp
-        out = _wide(x) + _wide(bias)
-        if activation == "identity":
-            return out
-        if activation == "relu":
-            return xp.maximum(out, 0, out=out)
-        if activation == "tanh":
-            return xp.tanh(out, out=out)
-        out *= 0.5
-        xp.tanh(out, out=out)
-        out += 1
-        out *= 0.5
-        return out
+        return self.fused(_activated, x, bias, activation=activation)
 
     def bias_act_grad(self, g: Array, y: Array, activation: str) -> tuple[Array, Array]:
         """Gradients of `bias_act` to x (n, m) and to bias (m,), for g and its result y (n, m), of
         any activation but "identity"."""
-        g, y = _wide(g), _wide(y)
-        if activation == "relu":
-            out = self.relu_grad(g, y)
-        elif activation == "tanh":
-            out = g * (1 - y * y)
-        else:
-            out = g * (y * (1 - y))
-        return out, out.sum(axis=0)
+        out = self.fused(_before_activation, g, y, activation=activation)
+        return out, self.sum(out, 0)
 
     # ---- activations, of any shape -------------------------------------------------------------
     def relu_grad(self, g: Array, y: Array) -> Array:
@@ -264,6 +247,29 @@ class Dense(Channels, Basics):
     def layer_norm_weight_grad(self, g: Array, x: Array, mean: Array, scale: Array) -> Array:
         """Gradient of `layer_norm` to weight: the sum over rows of g times the normal x, (d,)."""
         return (_wide(g) * ((_wide(x) - mean[:, None]) * scale[:, None])).sum(axis=0)
+
+
+def _activated(xp: Any, x: Array, bias: Array, *, activation: str) -> Array:
+    out = _wide(x) + _wide(bias)
+    if activation == "identity":
+        return out
+    if activation == "relu":
+        return xp.maximum(out, 0, out=out)
+    if activation == "tanh":
+        return xp.tanh(out, out=out)
+    out *= 0.5
+    xp.tanh(out, out=out)
+    out += 1
+    out *= 0.5
+    return out
+
+
+def _before_activation(xp: Any, g: Array, y: Array, *, activation: str) -> Array:
+    """The gradient to what an activation was of, from g and its result y."""
+    g, y = _wide(g), _wide(y)
+    if activation == "relu":
+        return xp.where(y > 0, g, 0)
+    return g * (1 - y * y) if activation == "tanh" else g * (y * (1 - y))
 
 
 def _wide(x: Array) -> Array:

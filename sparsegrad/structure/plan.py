@@ -61,10 +61,11 @@ class Sums:
         if self._slots is None:
             be = backends.for_array(self.indptr)
             nnz = int(self.indptr[-1]) if self.perm is None else int(self.perm.size)
-            runs = be.expand(self.indptr, nnz)
-            self._slots = runs if self.perm is None else be.xp.empty_like(runs)
+            slots = runs = be.expand(self.indptr, nnz)
             if self.perm is not None:
-                self._slots[self.perm] = runs
+                slots = be.xp.empty_like(runs)
+                slots[self.perm] = runs
+            self._slots = slots  # whole: another thread may read it at once
         return self._slots
 
     @property

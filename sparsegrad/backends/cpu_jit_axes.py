@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu_jit_calls import kernel_of
+from sparsegrad.backends.cpu_jit_calls import I8, kernel_of
 from sparsegrad.backends.cpu_jit_launch import launch
 from sparsegrad.backends.cpu_jit_part import CpuJitPart
 
@@ -79,7 +79,7 @@ class CpuJitAxes(CpuJitPart):
         rows = self._rows(turned, (-1,))
         if rows is None:
             return super().argcummax(x, axis, largest)
-        out = memory.empty(rows.shape, np.dtype("i8"))
+        out = memory.empty(rows.shape, I8)
         self._launch("argcummax_rows", rows, 4, largest, rows, out)
         return np.ascontiguousarray(np.moveaxis(out.reshape(turned.shape), -1, axis))
 

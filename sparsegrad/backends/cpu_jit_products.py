@@ -10,7 +10,7 @@ import numpy as np
 from sparsegrad import memory
 from sparsegrad.backends import joins
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu_jit_calls import kernel_of, tasks_of
+from sparsegrad.backends.cpu_jit_calls import I4, I8, kernel_of, tasks_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_part import CpuJitPart
 from sparsegrad.backends.cpu_jit_places import close_gaps, row_cuts, running
@@ -20,7 +20,6 @@ __all__ = ["CpuJitProducts", "wide_of"]
 
 _MIN_PAIRS = 1 << 14  # pairs of entries below which SciPy and NumPy serve
 _MOST_PAIRS = 1 << 26  # entries for which there is room before it is known how many differ
-_INDEX = (np.dtype("i4"), np.dtype("i8"))
 
 
 def wide_of(dtype: np.dtype) -> np.dtype | None:
@@ -38,7 +37,7 @@ class CpuJitProducts(CpuJitPart):
         m, n = left.shape[0], right.shape[1]
         sides = [side.sorted_rows()[:2] for side in (left, right)]
         index = np.dtype(np.result_type(*(lines[0].dtype for lines in sides)))
-        if index not in _INDEX:
+        if index not in (I4, I8):
             return super().spgemm_pattern(left, right)
         arrays = [contiguous(x, index) for lines in sides for x in lines]
         starts = running(_work(arrays[0], arrays[1], arrays[2]))
@@ -89,7 +88,7 @@ class CpuJitProducts(CpuJitPart):
         middle = right if way == "mask" else right.T
         sides = [side.sorted_rows() for side in (left, middle, mask)]
         index = np.dtype(np.result_type(*(lines[0].dtype for lines in sides)))
-        if index not in _INDEX:
+        if index not in (I4, I8):
             return None
         arrays = [contiguous(x, index) for lines in sides for x in lines[:2]]
         values = [
@@ -123,7 +122,7 @@ class CpuJitProducts(CpuJitPart):
         if (
             wide is None
             or values.dtype != x.dtype
-            or indptr.dtype not in _INDEX
+            or indptr.dtype not in (I4, I8)
             or not work
             or not self._pays(work, _MIN_PAIRS)
         ):

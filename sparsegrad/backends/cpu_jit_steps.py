@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsegrad.backends.base import Array
 from sparsegrad.backends.cpu import Cpu
-from sparsegrad.backends.cpu_jit_calls import kernel_of
+from sparsegrad.backends.cpu_jit_calls import F4, F8, I4, I8, kernel_of
 from sparsegrad.backends.cpu_jit_launch import contiguous, launch
 from sparsegrad.backends.cpu_jit_part import CpuJitPart
 from sparsegrad.backends.quiet import SILENT, restore, silence
@@ -28,8 +28,7 @@ __all__ = ["CpuJitSteps"]
 _MIN_STEP = 1 << 12  # elements below which NumPy serves
 _CHUNK = 1 << 14  # elements of a task, at least
 _MAX_TASKS = 1024
-_NONE = {dtype: np.empty(0, dtype) for dtype in (np.dtype("f4"), np.dtype("f8"))}
-_INDEX = (np.dtype("i4"), np.dtype("i8"))
+_NONE = {dtype: np.empty(0, dtype) for dtype in (F4, F8)}
 
 
 class CpuJitSteps(CpuJitPart):
@@ -141,7 +140,7 @@ class CpuJitSteps(CpuJitPart):
         if not (
             self._pays(values.size, _MIN_STEP)
             and width
-            and rows.dtype in _INDEX
+            and rows.dtype in (I4, I8)
             and _in_place(p, *state)
             and all(a.flags.carray for a in rest)
             and (name != "rowwise_adagrad_rows" or rest[0].dtype == p.dtype)

@@ -71,6 +71,7 @@ from sparsegrad.ops.attention import *  # noqa: F403
 from sparsegrad.ops.bias import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.blocks import *  # noqa: F403
+from sparsegrad.ops.comparisons import *  # noqa: F403
 from sparsegrad.ops.composite import *  # noqa: F403
 from sparsegrad.ops.contract import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403

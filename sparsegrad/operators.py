@@ -87,22 +87,22 @@ class Operators(SharedMethods):
         return ops.bitwise_not(self)
 
     def __eq__(self, other: Any) -> Any:
-        return ops.elementwise.eq_p(self, other)
+        return ops.comparisons.eq_p(self, other)
 
     def __ne__(self, other: Any) -> Any:
-        return ops.elementwise.ne_p(self, other)
+        return ops.comparisons.ne_p(self, other)
 
     def __lt__(self, other: Any) -> Any:
-        return ops.elementwise.lt_p(self, other)
+        return ops.comparisons.lt_p(self, other)
 
     def __le__(self, other: Any) -> Any:
-        return ops.elementwise.le_p(self, other)
+        return ops.comparisons.le_p(self, other)
 
     def __gt__(self, other: Any) -> Any:
-        return ops.elementwise.gt_p(self, other)
+        return ops.comparisons.gt_p(self, other)
 
     def __ge__(self, other: Any) -> Any:
-        return ops.elementwise.ge_p(self, other)
+        return ops.comparisons.ge_p(self, other)
 
     @property
     def is_sparse(self) -> bool:

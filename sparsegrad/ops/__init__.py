@@ -8,6 +8,7 @@ from sparsegrad.ops import (
     bias,
     binary,
     blocks,
+    comparisons,
     composite,
     contract,
     dense_matmul,
@@ -58,6 +59,7 @@ from sparsegrad.ops.attention import *  # noqa: F403
 from sparsegrad.ops.bias import *  # noqa: F403
 from sparsegrad.ops.binary import *  # noqa: F403
 from sparsegrad.ops.blocks import *  # noqa: F403
+from sparsegrad.ops.comparisons import *  # noqa: F403
 from sparsegrad.ops.composite import *  # noqa: F403
 from sparsegrad.ops.contract import *  # noqa: F403
 from sparsegrad.ops.dense_matmul import *  # noqa: F403
@@ -107,6 +109,7 @@ FAMILIES = (
     bias,
     binary,
     blocks,
+    comparisons,
     composite,
     contract,
     dense_matmul,

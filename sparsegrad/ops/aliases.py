@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from sparsegrad.ops.comparisons import ge, gt, le, lt, ne
 from sparsegrad.ops.contract import outer
-from sparsegrad.ops.elementwise import abs, div, ge, gt, le, lt, mul, ne, neg, sub
+from sparsegrad.ops.elementwise import abs, div, mul, neg, sub
 from sparsegrad.ops.linalg import det, inv, matrix_power, pinv, slogdet, trace
 from sparsegrad.ops.rearrange import movedim
 from sparsegrad.ops.shape import cat, transpose

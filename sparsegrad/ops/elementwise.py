@@ -1,4 +1,4 @@
-"""Elementwise ops: arithmetic, powers, exponentials, activations, comparisons, casts."""
+"""Elementwise ops: arithmetic, powers, exponentials, activations, casts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,11 @@ __all__ = [
     "clone",
     "div",
     "dropout",
-    "eq",
     "exp",
-    "ge",
-    "gt",
-    "le",
     "log",
-    "lt",
     "maximum",
     "minimum",
     "mul",
-    "ne",
     "neg",
     "pow",
     "relu",
@@ -243,37 +237,6 @@ abs_p.defvjp(x=lambda g, x: abs_grad_p(g, x), sparse_g=True)
 abs_grad_p.defvjp(dy=lambda g, x: abs_grad_p(g, x), x=lambda g, dy: g * dy * 0)
 
 
-# ---- comparisons (no gradient) -----------------------------------------------------------------
-@primitive
-def eq_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.equal(a, b)
-
-
-@primitive
-def ne_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.not_equal(a, b)
-
-
-@primitive
-def lt_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.less(a, b)
-
-
-@primitive
-def le_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.less_equal(a, b)
-
-
-@primitive
-def gt_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.greater(a, b)
-
-
-@primitive
-def ge_p(xp: Any, a: Any, b: Any) -> Any:
-    return xp.greater_equal(a, b)
-
-
 # ---- choice, copies, dtypes, dropout -----------------------------------------------------------
 @primitive
 def where_p(xp: Any, a: Any, b: Any, *, mask: Any) -> Any:
@@ -482,66 +445,6 @@ def abs(x: Any) -> Any:
     tensor([2., 3.])
     """
     return abs_p.unary(x)
-
-
-def eq(a: Any, b: Any) -> Tensor:
-    """a == b elementwise, broadcast, as bool.
-
-    >>> import sparsegrad as sg
-    >>> sg.eq(sg.tensor([1, 2]), 2)
-    tensor([False,  True])
-    """
-    return eq_p.binary(a, b)
-
-
-def ne(a: Any, b: Any) -> Tensor:
-    """a != b elementwise, broadcast, as bool.
-
-    >>> import sparsegrad as sg
-    >>> sg.ne(sg.tensor([1, 2]), 2)
-    tensor([ True, False])
-    """
-    return ne_p.binary(a, b)
-
-
-def lt(a: Any, b: Any) -> Tensor:
-    """a < b elementwise, broadcast, as bool.
-
-    >>> import sparsegrad as sg
-    >>> sg.lt(sg.tensor([1, 2, 3]), 2)
-    tensor([ True, False, False])
-    """
-    return lt_p.binary(a, b)
-
-
-def le(a: Any, b: Any) -> Tensor:
-    """a <= b elementwise, broadcast, as bool.
-
-    >>> import sparsegrad as sg
-    >>> sg.le(sg.tensor([1, 2, 3]), 2)
-    tensor([ True,  True, False])
-    """
-    return le_p.binary(a, b)
-
-
-def gt(a: Any, b: Any) -> Tensor:
-    """a > b elementwise, broadcast, as bool.
-
-    >>> import sparsegrad as sg
-    >>> sg.gt(sg.tensor([1, 2, 3]), 2)
-    tensor([False, False,  True])
-    """
-    return gt_p.binary(a, b)
-
-
-def ge(a: Any, b: Any) -> Tensor:
-    """a >= b elementwise, broadcast, as bool.
-
-    >>> import sparsegrad as sg
-    >>> sg.ge(sg.tensor([1, 2, 3]), 2)
-    tensor([False,  True,  True])
-    """
-    return ge_p.binary(a, b)
 
 
 def where(mask: Any, a: Any = None, b: Any = None) -> Any:

@@ -10,6 +10,7 @@ from sparsegrad.errors import DensifyError, ShapeError
 from sparsegrad.ops import activations, binary, composite, special, unary
 from sparsegrad.ops import elementwise as dense
 from sparsegrad.ops import trigonometric as trig
+from sparsegrad.ops.comparisons import eq_p, ge_p, gt_p, le_p, lt_p, ne_p
 from sparsegrad.ops.index import take_or_zero_p, take_p
 from sparsegrad.ops.shape import (
     as_argument,
@@ -237,7 +238,7 @@ for _op in (
     *(binary.remainder_p, binary.fmod_p, binary.floor_divide_p),
     *(binary.logical_and_p, binary.logical_or_p, binary.logical_xor_p),
     *(binary.bitwise_and_p, binary.bitwise_or_p, binary.bitwise_xor_p),
-    *(dense.eq_p, dense.ne_p, dense.lt_p, dense.le_p, dense.gt_p, dense.ge_p),
+    *(eq_p, ne_p, lt_p, le_p, gt_p, ge_p),
     *(dense.maximum_p, dense.minimum_p),
 ):
     _compared(_op)

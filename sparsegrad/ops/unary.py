@@ -8,7 +8,8 @@ from typing import Any
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import primitive
 from sparsegrad.errors import DensifyError
-from sparsegrad.ops.elementwise import cast, eq_p, gt_p, lt_p, sign_p, where_p
+from sparsegrad.ops.comparisons import eq_p, gt_p, lt_p
+from sparsegrad.ops.elementwise import cast, sign_p, where_p
 
 __all__ = [
     "ceil",

@@ -10,9 +10,9 @@ import numpy as np
 
 from sparsegrad import memory
 from sparsegrad.backends.base import Array
-from sparsegrad.backends.cpu_jit_calls import I8, kernel_of
+from sparsegrad.backends.cpu_jit_calls import F4, F8, I8, kernel_of
 from sparsegrad.backends.cpu_jit_launch import launch
-from sparsegrad.backends.cpu_jit_part import CpuJitPart
+from sparsegrad.backends.cpu_jit_part import MIN_DENSE, CpuJitPart
 
 __all__ = ["CpuJitAxes"]
 
@@ -106,10 +106,9 @@ class CpuJitAxes(CpuJitPart):
 
     def _served(self, x: Array) -> bool:
         """Whether kernels serve: floats of 32 or 64 bits in C order, and enough of them."""
-        dtype = self._dense_dtype(x)
-        if dtype is None or dtype != x.dtype:
+        if not x.size or not x.ndim or not self._pays(x.size, MIN_DENSE):
             return False
-        return x.ndim > 0 and bool(x.flags.c_contiguous)
+        return x.dtype in (F4, F8) and bool(x.flags.c_contiguous)
 
     def _rows(self, x: Array, axis: tuple[int, ...]) -> Array | None:
         """x as rows along its last axes; None where the kernels do not serve them."""

@@ -9,9 +9,9 @@ from sparsegrad.backends.cpu import Cpu
 from sparsegrad.backends.cpu_jit_calls import F4, F8
 from sparsegrad.dtypes import accumulator
 
-__all__ = ["CpuJitPart"]
+__all__ = ["MIN_DENSE", "CpuJitPart"]
 
-_MIN_DENSE = 1 << 14  # elements of dense arrays below which NumPy serves
+MIN_DENSE = 1 << 14  # elements of dense arrays below which NumPy serves
 
 
 class CpuJitPart(Cpu):
@@ -27,6 +27,6 @@ class CpuJitPart(Cpu):
     def _dense_dtype(self, x: Array, passes: int = 1) -> np.dtype | None:
         """The dtype to compute in; None where NumPy serves, in about so many passes."""
         dtype = accumulator(x.dtype)
-        if not x.size or dtype not in (F4, F8) or not self._pays(passes * x.size, _MIN_DENSE):
+        if not x.size or dtype not in (F4, F8) or not self._pays(passes * x.size, MIN_DENSE):
             return None
         return dtype

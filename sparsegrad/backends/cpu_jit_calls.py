@@ -62,6 +62,7 @@ def kernels() -> dict[str, Kernel]:
     return {name: item for name, item in found if isinstance(item, Kernel)}
 
 
+@cache
 def kernel_of(name: str, *dtypes: np.dtype) -> Any:
     """The kernel of that name, compiled for these dtypes."""
     return kernels()[name][dtypes]

@@ -62,6 +62,7 @@ def test_ac_01_one_adjacency_used_twice(fmt: str) -> None:
     equal(Y, [[6], [12]])
     Y.sum().backward()
     assert isinstance(A.grad, SparseTensor) and A.grad.format == fmt
+    assert A.grad.pattern is A.pattern
     equal(A.grad, [[0, 9], [6, 0]])
     equal(X.grad, [[6], [6]])  # (A.T @ A.T @ 1)
 
@@ -95,6 +96,26 @@ def test_ac_02_memory_of_both_products(fmt: str) -> None:
     want = np.bincount(coords[1], values.astype(np.float64), n)
     np.testing.assert_allclose(x.grad.data[:, 7], want, rtol=1e-4, atol=1e-5)
     assert A.grad.nnz <= nnz and A.grad.is_coalesced
+
+
+def test_ac_02_memory_of_the_first_backward_pass() -> None:
+    """With the index work that it does, too: a small multiple of the dense operand."""
+    n, nnz, k = 110_000, 860_000, 200
+    draw = np.random.default_rng(0)
+    A = sg.coo(draw.integers(0, n, (2, nnz)), draw.random(nnz, "f4"), (n, n), requires_grad=True)
+    x = sg.tensor(draw.random((n, k), "f4"), requires_grad=True)
+    tracemalloc.start()
+    try:
+        (A @ x).sum().backward()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * x.nbytes + 20 * A.nbytes
+    assert A.values.grad.shape == (nnz,)
+    assert A.grad.is_coalesced and A.grad.shape == (n, n)
+    e = 12345  # dA[i, j] is the sum of row j of x
+    found = A.values.grad.data[e]
+    np.testing.assert_allclose(found, x.data[A.col[e]].sum(), rtol=1e-5)
 
 
 def test_ac_03_sampled_product_of_long_factors() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sparsegrad import dtypes
 from sparsegrad.engine.primitive import Primitive, primitive
-from sparsegrad.errors import DensifyError, ShapeError
+from sparsegrad.errors import DensifyError, DtypeError, ShapeError
 from sparsegrad.ops import activations, binary, composite, special, unary
 from sparsegrad.ops import elementwise as dense
 from sparsegrad.ops import trigonometric as trig
@@ -283,8 +283,10 @@ def _union(op: Primitive, a: Any, b: Any) -> Any:
         raise ShapeError(f"{name}: sparse shapes must be equal; got a: {a.shape}, b: {b.shape}")
     if a.pattern.same_as(b.pattern):
         return _wrap(op(a.values, b.values), a.pattern)
-    merge = plan.union(a.pattern, b.pattern)
     subtract = op is dense.sub_p
+    if subtract and a.dtype == b.dtype == bool:
+        raise DtypeError("sub: bools have no difference, write a ^ b; got a: bool, b: bool")
+    merge = plan.union(a.pattern, b.pattern)
     both = cat_neg_p(a.values, b.values) if subtract else cat_p(a.values, b.values, axis=0)
     return _wrap(apply_merge(both, merge), merge.pattern)
 

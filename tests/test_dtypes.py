@@ -330,5 +330,5 @@ def test_to_takes_what_pytorch_takes() -> None:
 def test_bools_have_no_difference() -> None:
     A = sg.coo([[0, 1], [0, 1]], [True, True], (2, 2))
     for B in (A, A.T, sg.coo([[0, 1], [1, 0]], [True, True], (2, 2))):
-        with pytest.raises(sg.DtypeError, match="^sub: "):
+        with pytest.raises(sg.DtypeError, match=r"^sub: "):
             A - B

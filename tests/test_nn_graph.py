@@ -5,8 +5,8 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegrad as sg
+from modules import as_function, dense, rng, sparse
 from sparsegrad import nn
-from test_nn import as_function, dense, rng, sparse
 
 
 def graph(n=7, fmt="csr", seed=3, **options):

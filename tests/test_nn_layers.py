@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import sparsegrad as sg
+from modules import as_function, dense, rng, sparse
 from sparsegrad import nn
-from test_nn import as_function, dense, rng, sparse
 
 # --- embedding ---------------------------------------------------------------------------------
 

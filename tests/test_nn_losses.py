@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import sparsegrad as sg
+from modules import dense, rng
 from sparsegrad import nn
 from sparsegrad.nn import functional as F
-from test_nn import dense, rng
 
 LABELS = np.array([1, 0, 4, 1])
 

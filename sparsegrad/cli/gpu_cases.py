@@ -176,6 +176,7 @@ CASES = (
     Case("coalesce, rows as values", lambda t: t.listed((30, 20), 8).coalesce()),
     Case("coalesce, 64-bit indices", lambda t: t.listed((2**33, 20)).coalesce().values),
     Case("sparse + sparse", lambda t: t.matrix() + t.matrix(fmt="coo")),
+    Case("sparse - sparse", lambda t: t.matrix() - t.matrix(fmt="coo")),
     Case("sparse * sparse", lambda t: t.matrix() * t.matrix()),
     Case("softmax of rows", lambda t: sg.softmax(t.matrix(), 1)),
     Case("log_softmax of rows", lambda t: sg.log_softmax(t.matrix(), 1)),

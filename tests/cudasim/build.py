@@ -7,6 +7,7 @@ import re
 import subprocess
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -67,6 +68,11 @@ def device_digest() -> str:
     return _digest(CXX, [file.read_text() for file in files])
 
 
+def _mine(kind: str = "") -> str:
+    """The ending of a file that no other process or thread writes."""
+    return f".{os.getpid()}-{threading.get_ident()}{kind}"
+
+
 def _publish(made: Path, at: Path) -> None:
     """Several test processes may build the same file: the last one in wins, all are whole."""
     os.replace(made, at)
@@ -79,7 +85,7 @@ def native_library() -> Path:
     sources = [path.read_text() for path in sorted(NATIVE.iterdir())]
     library = cache_dir() / f"cudasim-{_digest(CXX, flags, sources)}.so"
     if not library.exists():
-        made = library.with_suffix(f".{os.getpid()}")
+        made = library.with_suffix(_mine())
         files = sorted(NATIVE.glob("*.cpp"))
         run([CXX, *flags, "-o", made, *files, "-ldl"])
         _publish(made, library)
@@ -109,11 +115,11 @@ def compile_kernels(
             level = CHECK_BOUNDS if generated else CHECK_ALL
             text += f'\nextern "C" {{ extern const int sim_check_level = {level}; }}\n'
         language = ["-x", "c++", "-", "-include", _compiled_headers(headers, flags)]
-        made = library.with_suffix(f".{os.getpid()}")
+        made = library.with_suffix(_mine())
         # -Bsymbolic: kernels of one name in two libraries must not meet.
         linking = ["-shared", "-Wl,-Bsymbolic", "-o", made]
         # The sanitizer flags are for compiling only: when linking they would add the libraries.
-        unit = made.with_suffix(f".{os.getpid()}.o")
+        unit = library.with_suffix(_mine(".o"))
         run([CXX, "-c", *language, "-o", unit, *flags], text)
         run([CXX, *linking, unit])
         unit.unlink()
@@ -133,9 +139,9 @@ def _compiled_headers(text: str, flags: Sequence[str]) -> Path:
     header = cache_dir() / f"headers-{_digest(CXX, text, flags)}.h"
     compiled = header.with_suffix(".h.gch")
     if not compiled.exists():
-        made = header.with_suffix(f".{os.getpid()}")
+        made = header.with_suffix(_mine())
         made.write_text(translate(text))
-        parts = made.with_suffix(f".{os.getpid()}.gch")
+        parts = header.with_suffix(_mine(".gch"))
         run([CXX, "-x", "c++-header", made, "-o", parts, *flags])
         _publish(made, header)
         _publish(parts, compiled)

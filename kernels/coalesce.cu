@@ -20,9 +20,9 @@
 //           sum nnz * (i + i + s D) + u s D, gathers of D = 1 cost up to a sector of 32 each.
 // Segments  that are empty are legal in sum, sum_rows and join, which leave their place in `out` as
 //           it is: the caller fills it with zeros.
-// Numbers   fp16 and bf16 are summed in fp32. No float atomics: bitwise the same from run to run,
-//           for one tile size. Duplicates are added in input order (sum_rows), scalars by a fixed
-//           tree (sum).
+// Numbers   fp16 and bf16 are summed in fp32; the sum of bools is whether any is true. No float
+//           atomics: bitwise the same from run to run, for one tile size. Duplicates are added in
+//           input order (sum_rows), scalars by a fixed tree (sum).
 // Replaces  cupyx's coo sum_duplicates (two merge sorts, two waits, float atomics, scalars only).
 
 // flags: bit 0 = out of order, bit 1 = has duplicates. The caller clears it.

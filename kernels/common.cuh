@@ -15,8 +15,10 @@
 #define SG_HALF 4
 #endif
 
-// What sums of T are kept in: half-width types in float, all others in themselves.
+// What sums of T are kept in: half-width types in float, bools (whether any is true) as counts, all
+// others in themselves.
 template <typename T> struct SgAcc { typedef T type; };
+template <> struct SgAcc<bool> { typedef long long type; };
 template <> struct SgAcc<__half> { typedef float type; };
 template <> struct SgAcc<__nv_bfloat16> { typedef float type; };
 #define SG_ACC(T) typename SgAcc<T>::type

@@ -240,7 +240,7 @@ class Basics:
         return out
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
-        """`segment_sum` of the rows values[perm], of a permutation perm (nnz,)."""
+        """`segment_sum` of the rows values[perm], for positions perm (e,), none of them twice."""
         return self.segment_sum(self.gather(values, perm), indptr)
 
     def segment_spread(self, x: Array, indptr: Array, nnz: int) -> Array:

@@ -184,7 +184,7 @@ class CpuJit(
         return out, then is not None
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
-        runs = self._segments(values, indptr)
+        runs = self._segments(values, indptr, perm.size)
         arrays = None if runs is None else same_index(indptr, perm)
         if runs is None or arrays is None:
             return super().sum_runs(values, perm, indptr)
@@ -192,12 +192,12 @@ class CpuJit(
         if width == 1:
             cuts, _ = row_chunks(offsets, False)
             out = memory.empty((offsets.size - 1, *dims), wide)
-            flat = array_of(values, wide, (perm.size, 1)), out.reshape(len(out), 1)
+            flat = array_of(values, wide, (len(values), 1)), out.reshape(len(out), 1)
             kernel = kernel_of("sum_runs", wide, perm.dtype)
             launch(kernel, (cuts, offsets, perm, *flat), len(cuts) - 1, 4 * perm.size)
         else:  # a product with a matrix of ones, whose rows are the runs
             entries = (offsets, perm, NONE[perm.dtype], *row_chunks(offsets, True))
-            dense = array_of(values, wide, (perm.size, 1, width))
+            dense = array_of(values, wide, (len(values), 1, width))
             ready = _Ready.of(entries, 1, width, wide)
             out = _row_product(ready, np.ones((1, 1), wide), 0, dense, dims)
         return result(out, values.dtype, (offsets.size - 1, *dims))

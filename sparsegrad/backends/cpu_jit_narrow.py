@@ -138,14 +138,14 @@ class CpuJitNarrow(CpuJit):
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
         word = _word(values)
-        runs = None if word is None else self._segments(values, indptr)
+        runs = None if word is None else self._segments(values, indptr, perm.size)
         arrays = None if runs is None else same_index(indptr, perm)
         if word is None or runs is None or arrays is None:
             return super().sum_runs(values, perm, indptr)
         (offsets, perm), rows = arrays, indptr.size - 1
         out = np.empty((rows, 1, runs.width), word)
         plan = (offsets, perm, NONE[perm.dtype], *row_chunks(offsets, True))
-        words = _words(values, word, (perm.size, 1, runs.width))
+        words = _words(values, word, (len(values), 1, runs.width))
         _sum_rows(values.dtype, plan, _one(values.dtype, word), 0, False, words, out)
         return out.view(values.dtype).reshape(rows, *values.shape[1:])
 

@@ -167,14 +167,18 @@ class CpuJitSegments(CpuJitPart):
             return super().segment_softmax_grad(g, out, indptr)
         return runs.made("segment_softmax_grad", len(out), 2, runs.rows(g), runs.rows(out))
 
-    def _segments(self, values: Array, indptr: Array) -> _Segments | None:
-        """The runs of a call that the kernels serve."""
+    def _segments(
+        self, values: Array, indptr: Array, entries: int | None = None
+    ) -> _Segments | None:
+        """The runs of a call that the kernels serve, of all values or of so many entries."""
         if not self._pays(values.size, _MIN_SEGMENT):
             return None
         wide, arrays = wide_of(values.dtype), same_index(indptr)
         if wide is None or arrays is None:
             return None
-        if not values.size or indptr.size < 2 or indptr[0] != 0 or indptr[-1] != len(values):
+        if not values.size or indptr.size < 2 or indptr[0] != 0:
+            return None
+        if entries == 0 or indptr[-1] != (len(values) if entries is None else entries):
             return None
         return _Segments(values, math.prod(values.shape[1:]), wide, arrays[0])
 

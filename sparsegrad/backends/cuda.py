@@ -163,7 +163,7 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaMoments,
     # ---- sums by index -------------------------------------------------------------------------
     def scatter_add(self, out: Array, index: Array, values: Array) -> None:
         """Floats without atomics, the same bits every time: sorted by index, then summed."""
-        if kind(out.dtype) != "f" or not coalesce.sums(out.dtype):
+        if kind(out.dtype) != "f" or not coalesce.sums(out):
             self._add_at(out, index, values)
             return
         index, values = self.asarray(index), self.asarray(values)
@@ -190,7 +190,7 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaMoments,
         return self._sum_rows(values, index, n)
 
     def _sums_rows(self, values: Array, index: Array) -> bool:
-        plain = kind(values.dtype) == "f" and coalesce.sums(values.dtype)
+        plain = kind(values.dtype) == "f" and coalesce.sums(values)
         return plain and index.dtype.name in ("int32", "int64") and bool(values.size)
 
     def _sum_rows(self, values: Array, ids: Array, n: int) -> Array:
@@ -227,6 +227,8 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaMoments,
         super().scatter_add(out, index, values)
 
     def segment_sum(self, values: Array, indptr: Array) -> Array:
+        if values.dtype == bool:
+            return segment.reduce(values.view("u1"), indptr, segment.LARGEST).view(bool)
         if not segment.serves(segment.SUM, values.dtype):
             return super().segment_sum(values, indptr)
         return segment.reduce(values, indptr, segment.SUM)
@@ -237,7 +239,7 @@ class Cuda(CudaChecks, CudaRows, CudaFused, CudaDense, CudaDegrees, CudaMoments,
         return segment.reduce(values, indptr, segment.LARGEST)
 
     def sum_runs(self, values: Array, perm: Array, indptr: Array) -> Array:
-        known = coalesce.sums(values.dtype) and perm.dtype.name in ("int32", "int64")
+        known = coalesce.sums(values) and perm.dtype.name in ("int32", "int64")
         if not (known and perm.dtype == indptr.dtype):
             return super().sum_runs(values, perm, indptr)
         runs = self._kept(indptr, perm.size, lambda: self.expand(indptr, perm.size))

@@ -197,23 +197,23 @@ def segment_sum(
 ) -> Array:
     """Sums of runs: values (nnz, *D) -> (count, *D), 0 for an empty run, the same bits every time.
 
-    segment (nnz,): the run of each entry, rising; order (nnz,): which values are meant. Index
-    arrays have one dtype. `dtype="bfloat16"` says that uint16 arrays
-    hold bfloat16.
+    segment (e,): the run of each entry, rising; order (e,): which values are meant. Index arrays
+    have one dtype. `dtype="bfloat16"` says that uint16 arrays hold bfloat16. The sum of bools is
+    whether any is true.
     """
     import cupy
 
     out = cupy.zeros((count, *values.shape[1:]), values.dtype)
     types = (ctype_of(values.dtype, dtype), ctype_of(segment.dtype))
-    nnz, width = segment.size, prod(values.shape[1:])
-    if not out.size or not nnz:
+    n, width = segment.size, prod(values.shape[1:])
+    if not out.size or not n:
         return out
     wide = accumulator_of(types[0])
     # Rows of many columns keep a group of lanes busy for longer, so their tiles are shorter.
     tile = 256 if width == 1 else 64 if width >= 16 else 32
-    tiles = -(-nnz // tile)
+    tiles = -(-n // tile)
     partial = cupy.empty((2 * tiles, width), wide)
-    common = {"segment": segment, "n": nnz, "out": out, "partial": partial}
+    common = {"segment": segment, "n": n, "out": out, "partial": partial}
     if width == 1:
         first = kernel("coalesce", "sg_coalesce_sum", *types)
         launch(first, 32 * tiles, **common, values=values, order=order)
@@ -245,6 +245,7 @@ def segment_sum(
     return out
 
 
-def sums(dtype: np.dtype) -> bool:
-    """Whether there are instances of `segment_sum` for values of this dtype."""
-    return dtype.name in _SUMMED
+def sums(values: Array) -> bool:
+    """Whether there are instances of `segment_sum` for these values (nnz, *D)."""
+    name = values.dtype.name
+    return name in _SUMMED or (name == "bool" and prod(values.shape[1:]) == 1)

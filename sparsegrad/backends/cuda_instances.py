@@ -12,6 +12,7 @@ __all__ = ["BOUNDS", "INSTANCES", "SIZES", "SOURCES", "STRUCTS", "TABLES"]
 
 # Bytes of the types of C++ that kernels are instantiated for.
 SIZES = {
+    "bool": 1,
     "__half": 2,
     "__nv_bfloat16": 2,
     "float": 4,
@@ -101,9 +102,9 @@ INSTANCES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
         "sg_coalesce_pack": _product(_KEY, _INDEX),
         "sg_coalesce_flag": _product(_INDEX),
         "sg_coalesce_scatter": _product(_INDEX),
-        "sg_coalesce_sum": _product(_VALUE, _INDEX),
+        "sg_coalesce_sum": _product((*_VALUE, "bool"), _INDEX),
         "sg_coalesce_sum_rows": _loads(_VALUE, False),
-        "sg_coalesce_join": _product(_VALUE, _INDEX),
+        "sg_coalesce_join": _product((*_VALUE, "bool"), _INDEX),
     },
     "spmm": {
         "sg_spmm": _loads(_FLOAT, True),

@@ -46,6 +46,7 @@ _BLOCK = 256  # threads; what __launch_bounds__ promises
 # NumPy has no bfloat16: an array is one of ml_dtypes, or its bits are uint16 and the caller names
 # the dtype.
 _CTYPES = {
+    "bool": "bool",
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
     "float32": "float",
@@ -58,6 +59,7 @@ _CTYPES = {
     "uint64": "unsigned long long",
 }
 _DTYPES: dict[str, np.dtype] = {
+    "bool": np.dtype(np.bool_),
     "__half": np.dtype(np.float16),
     "__nv_bfloat16": np.dtype(np.uint16),
     "float": np.dtype(np.float32),
@@ -69,7 +71,7 @@ _DTYPES: dict[str, np.dtype] = {
     "unsigned int": np.dtype(np.uint32),
     "unsigned long long": np.dtype(np.uint64),
 }
-_ACCUMULATORS = {"__half": "float", "__nv_bfloat16": "float"}
+_ACCUMULATORS = {"__half": "float", "__nv_bfloat16": "float", "bool": "long long"}
 
 _HEADERS = {"segment": ("segments.cuh",), "softmax": ("segments.cuh",)}  # beside common.cuh
 

@@ -163,7 +163,7 @@ where_entries_p.defvjp(
 def where_masked(mask: Any, a: Any, b: Any) -> Any:
     """`a` at the true entries of a sparse mask, `b` at all other cells: sparse or 0, `a` dense or
     sparse or 0."""
-    mask, given = coalesce(mask), is_sparse(a) or hasattr(a, "shape")
+    given = is_sparse(a) or hasattr(a, "shape")
     for x in (a, b):
         if hasattr(x, "shape") and tuple(x.shape) != mask.shape:
             raise ShapeError(f"where: shapes differ; got sparse mask: {mask.shape}, {x.shape}")
@@ -200,10 +200,11 @@ def same_entries(op: str, a: Any, b: Any) -> tuple[Any, Any]:
     """Both on the entries of either, each once, absent ones as 0; in the format of `a`."""
     if a.shape != b.shape:
         raise ShapeError(f"{op}: sparse shapes must be equal; got a: {a.shape}, b: {b.shape}")
-    a, b = coalesce(a), coalesce(to_format(b, a.format))
-    if a.pattern.same_as(b.pattern):
-        return a, b
-    either = plan.union(a.pattern, b.pattern).pattern
+    b = to_format(b, a.format)
+    one, two = (plan.coalesce(x.pattern).pattern for x in (a, b))
+    if one.same_as(two):
+        return coalesce(a), coalesce(b)
+    either = plan.union(one, two).pattern
     return sparse_mask(a, either), sparse_mask(b, either)
 
 
@@ -349,13 +350,23 @@ def _intersect(a: Any, b: Any) -> Any:
     """Entries of both, in the format of `a`; duplicates are summed first (not linear)."""
     if a.shape != b.shape:
         raise ShapeError(f"mul: sparse shapes must be equal; got a: {a.shape}, b: {b.shape}")
-    a, b = (x if x.pattern.core.unique else coalesce(x) for x in (a, to_format(b, a.format)))
-    if a.pattern.same_as(b.pattern):
+    b = to_format(b, a.format)
+    one, two = (
+        x.pattern if x.pattern.core.unique else plan.coalesce(x.pattern).pattern for x in (a, b)
+    )
+    if one.same_as(two):
         a, b = coalesce(a), coalesce(b)
         return _wrap(dense.mul_p(a.values, b.values), a.pattern)
-    both = plan.intersection(a.pattern, b.pattern)
-    left, right = take_p(a.values, index=both.left), take_p(b.values, index=both.right)
+    both = plan.intersection(one, two)
+    left, right = _shared(a, both, both.left), _shared(b, both, both.right)
     return _wrap(dense.mul_p(left, right), both.pattern)
+
+
+def _shared(x: Any, both: plan.Intersection, index: Any) -> Any:
+    """The values of `x` at the entries that it shares: at `index`, or sums of duplicates."""
+    if x.pattern.core.unique:
+        return take_p(x.values, index=index, distinct=True)
+    return sparse_mask(x, both.pattern).values
 
 
 # ---- broadcasting against a dense operand ------------------------------------------------------

@@ -159,36 +159,54 @@ def _in_range(item: Any, n: int, position: int, device: Device) -> Any:
 def _mixed(A: Any, sparse: list[Any], dense: list[Any], place: int) -> Any:
     """Arrays for sparse and dense dimensions together, or whose dimensions go first: these become
     one sparse dimension at `place`, and every entry reads its values at the cell it came to."""
-    special = [x for x in (*sparse, *dense) if _is_array(x) or isinstance(x, int)]
+    from sparsegrad.sparse_tensor import wrap
+
+    items = (*sparse, *dense)
+    special = [x for x in items if _is_array(x) or isinstance(x, int)]
     sizes = _broadcast_sizes(special)
-    xp, arrays = A.pattern.core.backend.xp, tuple(filter(_is_array, special))
-    numbers = tuple(x if isinstance(x, int) else None for x in special)
+    words = tuple("ids" if _is_array(x) else str(x) for x in items)
 
-    def flatten() -> list[Any]:
-        lists = [xp.broadcast_to(xp.asarray(x), sizes).reshape(-1) for x in special]
-        return [*lists, xp.zeros(math.prod(sizes), dtype=xp.int64)]
+    def read() -> tuple[Pattern, Any]:
+        return _elements_of(A.pattern, A.values.shape[1:], sparse, dense, sizes, place)
 
-    *lists, zeros = plan_index.of_ids(("mixed", sizes, numbers), A.pattern, arrays, flatten)
-    flat = iter(lists)
-    sparse, dense = (
-        [next(flat) if _is_array(x) or isinstance(x, int) else x for x in part]
-        for part in (sparse, dense)
-    )
-    if not any(_is_array(x) for x in sparse):
-        A, sparse = unsqueeze(A, 0), [zeros, *sparse]
-    out = _sparse_part(A, sparse, place)
-    inside = tuple(filter(_is_array, dense))
-
-    def read() -> list[Any]:
-        cell = out.pattern.coords[place]
-        return [xp.arange(out.nnz), *(x[cell] for x in inside)]
-
-    at = iter(plan_index.of_ids(("inside", place), out.pattern, inside, read))
-    index = (next(at), *(next(at) if _is_array(x) else x for x in dense))
-    out = out.with_values(getitem_p(out.values, index=index))
+    kind = ("mixed", words, place, A.values.shape[1:])
+    arrays = tuple(filter(_is_array, special))
+    pattern, at = plan_index.of_ids(kind, A.pattern, arrays, read)
+    flat = take_p(reshape_p(A.values, shape=(math.prod(A.values.shape),)), index=at.reshape(-1))
+    out = wrap(reshape_p(flat, shape=at.shape), pattern)
     if len(sizes) == 1:
         return out
     return reshape_p(out, shape=(*out.shape[:place], *sizes, *out.shape[place + 1 :]))
+
+
+def _elements_of(
+    pattern: Pattern,
+    dims: tuple[int, ...],
+    sparse: list[Any],
+    dense: list[Any],
+    sizes: tuple[int, ...],
+    place: int,
+) -> tuple[Pattern, Any]:
+    """The pattern of what `_mixed` reads, and the elements of the values that stand there."""
+    from sparsegrad.sparse_tensor import wrap
+    from sparsegrad.tensor import Tensor
+
+    xp = pattern.core.backend.xp
+
+    def listed(x: Any) -> Any:
+        found = _is_array(x) or isinstance(x, int)
+        return xp.broadcast_to(xp.asarray(x), sizes).reshape(-1) if found else x
+
+    sparse, dense = list(map(listed, sparse)), list(map(listed, dense))
+    numbers = wrap(Tensor(xp.arange(pattern.nnz)), pattern)  # of the entries, as their values
+    if not any(map(_is_array, sparse)):
+        numbers = unsqueeze(numbers, 0)
+        sparse = [xp.zeros(math.prod(sizes), dtype=xp.int64), *sparse]
+    out = _sparse_part(numbers, sparse, place)
+    cell, each = out.pattern.coords[place], math.prod(dims)
+    inside = xp.broadcast_to(xp.arange(each).reshape(1, *dims), (out.nnz, *dims))
+    at = inside[(xp.arange(out.nnz), *(x[cell] if _is_array(x) else x for x in dense))]
+    return out.pattern, at + (out.values.data * each).reshape(-1, *(1,) * (at.ndim - 1))
 
 
 def _sparse_part(A: Any, items: list[Any], place: int) -> Any:
@@ -341,7 +359,7 @@ def sparse_mask(x: Any, pattern: Any) -> Any:
     (tensor([2., 3.]), tensor([[0., 1.],
             [1., 0.]]))
     """
-    from sparsegrad.ops.sparse_structure import coalesce, entries_p
+    from sparsegrad.ops.sparse_structure import apply_merge, entries_p
     from sparsegrad.sparse_tensor import wrap
     from sparsegrad.tensor import as_tensor
 
@@ -364,5 +382,6 @@ def sparse_mask(x: Any, pattern: Any) -> Any:
         return wrap(entries_p(x, pattern=where), where)
     if x.pattern.same_as(where):
         return wrap(x.values, where)
-    x = coalesce(x)
+    if not x.pattern.core.unique:
+        return wrap(apply_merge(x.values, plan.sums_at(where, x.pattern)), where)
     return wrap(take_or_zero_p(x.values, moves=plan.matching(where, x.pattern)), where)

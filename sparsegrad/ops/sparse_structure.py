@@ -36,8 +36,8 @@ def merge_p(be: Any, values: Any, *, merge: plan.Sums) -> Any:
 
 @primitive(promote="none")
 def unmerge_p(be: Any, x: Any, *, merge: plan.Sums) -> Any:
-    """The transpose of `merge_p`: every entry takes the row of its run."""
-    return be.gather(x, merge.slots)
+    """The transpose of `merge_p`: every entry takes the row of its run, or 0."""
+    return be.gather(x, merge.slots) if merge.whole else be.gather_or_zero(x, merge.slots)
 
 
 merge_p.defvjp(values=lambda g, merge: unmerge_p(g, merge=merge))

@@ -34,6 +34,7 @@ __all__ = [
     "of_array",
     "of_lines",
     "remember",
+    "sums_at",
     "union",
 ]
 
@@ -44,26 +45,32 @@ class Sums:
     """values -> segment_sum(take(values, perm), indptr).
 
     perm: positions (nnz,), None for identity. indptr: runs (s + 1,), None if none is longer
-    than 1.
+    than 1. nnz: how many values there are, where `perm` leaves some out.
     """
 
-    __slots__ = ("_pieces", "_slots", "indptr", "perm")
+    __slots__ = ("_nnz", "_pieces", "_slots", "indptr", "perm")
 
-    def __init__(self, perm: Array, indptr: Array) -> None:
-        self.perm, self.indptr = perm, indptr
+    def __init__(self, perm: Array, indptr: Array, nnz: int | None = None) -> None:
+        self.perm, self.indptr, self._nnz = perm, indptr, nnz
         self._slots: Array = None
         self._pieces: tuple[Array, Array] | None = None
 
     @property
+    def whole(self) -> bool:
+        """Whether every value is in a run."""
+        return self._nnz is None
+
+    @property
     def slots(self) -> Array:
-        """The run of each value (nnz,), where there are runs: the way back of gradients, found when
-        there is one."""
+        """The run of each value (nnz,), where there are runs, one past the last for a value that is
+        in none: the way back of gradients, found when there is one."""
         if self._slots is None:
             be = backends.for_array(self.indptr)
             nnz = int(self.indptr[-1]) if self.perm is None else int(self.perm.size)
             slots = runs = be.expand(self.indptr, nnz)
             if self.perm is not None:
-                slots = be.xp.empty_like(runs)
+                size = nnz if self._nnz is None else self._nnz
+                slots = be.xp.full(size, self.indptr.size - 1, runs.dtype)
                 slots[self.perm] = runs
             self._slots = slots  # whole: another thread may read it at once
         return self._slots
@@ -102,14 +109,16 @@ class Merge(Sums):
         super().__init__(perm, indptr)
         self.pattern = pattern
 
-    def listed(self, order: Array) -> Sums:
+    def listed(self, order: Array, nnz: int | None = None) -> Sums:
         """The same sums in another order, a permutation of theirs: summed and moved in one pass.
-        The number behind the last one stands for a sum of nothing, and may come often."""
+        The number behind the last one stands for a sum of nothing, and may come often. With `nnz`,
+        how many values there are, some of the sums may be left out."""
         be = backends.for_array(order)
         starts, offsets = be.line_runs(be.concatenate((self.indptr, self.indptr[-1:])), order)
         at, dtype = Runs(starts, offsets).positions, self.indptr.dtype
         perm = at if self.perm is None else self.perm[at]
-        return Sums(perm.astype(dtype, copy=False), offsets.astype(dtype, copy=False))
+        left_out = nnz if nnz != at.size else None
+        return Sums(perm.astype(dtype, copy=False), offsets.astype(dtype, copy=False), left_out)
 
 
 class Intersection(NamedTuple):
@@ -255,7 +264,7 @@ def _locate(entries: Pattern, target: Pattern) -> tuple[Array, Array]:
 
 def matching(target: Pattern, source: Pattern) -> Moves:
     """Where each entry of `target` lies in `source` (nnz of target,), one past the end for one that
-    is absent there; both are coalesced, so the way back is of the same kind."""
+    is absent there; neither has duplicates, so the way back is of the same kind."""
 
     def build() -> Moves:
         both, xp = intersection(target, source), target.core.backend.xp
@@ -265,6 +274,19 @@ def matching(target: Pattern, source: Pattern) -> Moves:
         return Moves(index, lambda: back)
 
     return remember("matching", (target, source), build)
+
+
+def sums_at(target: Pattern, source: Pattern) -> Sums:
+    """What `source`, which has duplicates, sums to at each entry of the coalesced `target`: 0 for
+    one that is absent there. Summed and moved in one pass."""
+
+    def build() -> Sums:
+        merge = coalesce(source)
+        if merge.pattern.same_as(target):
+            return merge
+        return merge.listed(matching(target, merge.pattern).perm, source.nnz)
+
+    return remember("sums_at", (target, source), build)
 
 
 def expand(pattern: Pattern, shape: tuple[int, ...]) -> tuple[Pattern, Array]:

@@ -26,8 +26,8 @@ _COMMON = [
 ]
 _PLAIN = ["-O2"]
 # The sanitizers' calls end in native/hooks.cpp; their libraries are never linked.
-# DWARF 4: in version 5, addr2line reads the file names of `#line` directives wrongly. -g1: lines, of
-# which alone anybody asks.
+# DWARF 4: in version 5, addr2line reads the file names of `#line` directives wrongly. -g1: lines
+# are all that is asked for.
 _CHECK = [
     *("-O1", "-gdwarf-4", "-g1", "-fno-omit-frame-pointer"),
     "-fsanitize=thread,alignment,bounds,signed-integer-overflow,shift,integer-divide-by-zero",

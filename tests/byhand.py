@@ -28,6 +28,19 @@ def equal(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-12, atol=1e-14)
 
 
+def equal_dense(found: Any, expected: Any) -> None:
+    """A gradient, dense or sparse, against an array."""
+    np.testing.assert_allclose(dense(found), expected, rtol=1e-12, atol=1e-14)
+
+
+def rows_added(n: int, ids: Any, rows: Any) -> np.ndarray:
+    """Zeros (n, *D) with `rows` added at `ids`."""
+    rows = np.asarray(rows, np.float64)
+    out = np.zeros((n, *rows.shape[1:]))
+    np.add.at(out, np.asarray(ids, int), rows)
+    return out
+
+
 class Cube(sg.Function):
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:

@@ -28,6 +28,7 @@ import numpy as np
 
 import fuzz_ops
 import fuzz_sparse
+import fuzz_structure
 import sparsegrad as sg
 from fuzz_hostile import hostile_call
 from fuzz_ops import FORMATS, Var
@@ -36,7 +37,7 @@ from sparsegrad.sparse_tensor import SparseTensor
 LEGAL = (sg.SparsegradError, TypeError, ValueError, IndexError)
 NAMED = re.compile(r"^[A-Za-z_]\w*([.\[(][^:]*)?: ")
 HOSTILE = 0.25  # share of steps that are hostile
-OPS = [*fuzz_ops.OPS, *fuzz_sparse.OPS]
+OPS = [*fuzz_ops.OPS, *fuzz_sparse.OPS, *fuzz_structure.OPS]
 EPS = 1e-6
 LIMIT = 1e4  # chains stop where numbers grow beyond it
 
